@@ -29,6 +29,10 @@ type UUID string
 // one by itself when the driver has been restarted or replaced in between;
 // callers never see a stale session, only [ErrDriver] while there is no
 // driver.
+//
+// A call returns soon after its context has ended, with an error that wraps
+// the context's, even while the driver hangs. What it was to change may have
+// been changed then, or may still be.
 type Node interface {
 	// Scan reads every GPU of the machine and its MIG devices. A GPU that
 	// cannot be read is reported in Scan.Broken and does not spoil the others.
@@ -48,14 +52,19 @@ type Node interface {
 
 	// SetMIGMode switches MIG mode. It returns the mode found afterwards: on
 	// GPUs that need a reset first (Ampere) Enabled is unchanged and Pending
-	// is what was asked for. It returns [ErrInUse] while MIG devices exist and
-	// the mode is to be switched off.
+	// is what was asked for; so it is where something uses the GPU. It returns
+	// [ErrInUse] while MIG devices exist and the mode is to be switched off, and
+	// [ErrUnsupported] for a GPU that has no MIG mode.
 	SetMIGMode(ctx context.Context, gpu UUID, enable bool) (MIGMode, error)
 
 	// CreateMIG makes a GPU instance at the placement and one compute instance
 	// that fills it. When the second half fails the first is taken back before
 	// CreateMIG returns. It returns [ErrInUse] when the placement overlaps an
-	// instance that exists.
+	// instance that exists, and [ErrUnsupported] while MIG mode is off.
+	//
+	// When ctx ends in the middle, or the process does, a GPU instance may be
+	// left; once the driver has it, it shows in GPU.BrokenMIG until CreateMIG
+	// with the same placement finishes it.
 	CreateMIG(ctx context.Context, p Placement) (MIGDevice, error)
 
 	// DestroyMIG removes the MIG device: its compute instance, then its GPU
@@ -122,8 +131,9 @@ type GPU struct {
 	AddressingMode             string // "HMM", "ATS", "None"; "" when not reported
 	MIG                        MIGMode
 	MIGDevices                 []MIGDevice // in order of placement; with their errors left out, see BrokenMIG
-	// BrokenMIG holds an error for each MIG device of this GPU that exists
-	// but could not be read or described.
+	// BrokenMIG holds an error for each MIG device of this GPU that exists but
+	// could not be read or described: a GPU instance without compute instance,
+	// a compute instance that does not fill its GPU instance.
 	BrokenMIG []error
 }
 

@@ -62,7 +62,7 @@ func (d demo) run(ctx context.Context) error {
 	}
 	if err := d.until(ctx, "the MIG devices are published", func() (bool, error) {
 		out, err := command(ctx, d.kubectl, "get", "resourceslices", "-o", `jsonpath={.items[*].spec.devices[*].name}`)
-		return strings.Contains(out, "-mig-"), err
+		return strings.Contains(out, "gpu-7-mig-2g20gb-14-"), err
 	}); err != nil {
 		return err
 	}

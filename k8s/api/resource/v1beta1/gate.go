@@ -16,7 +16,7 @@ func RequiredGate(cfg Config) (gate, what string) {
 			return c.Sharing.Strategy.gate()
 		}
 	case *VfioDeviceConfig:
-		return "PassthroughSupport", "a VfioDeviceConfig is used"
+		return "PassthroughSupport", "a GPU is passed through with VFIO"
 	}
 	return "", ""
 }
@@ -40,5 +40,5 @@ func CheckGate(cfg Config, enabled func(gate string) bool) error {
 	if gate == "" || enabled(gate) {
 		return nil
 	}
-	return fmt.Errorf("%s, but the feature gate %q is off: ask the administrator to turn it on for the driver, or remove the configuration", what, gate)
+	return fmt.Errorf("%s, but the feature gate %q is off: ask the administrator to turn it on for the driver, or ask for something else", what, gate)
 }

@@ -219,7 +219,7 @@ func TestCheckGate(t *testing.T) {
 			`"MPS" is selected as the GPU sharing strategy, but the feature gate "MPSSupport" is off`},
 		{"MigDeviceConfig", `,"sharing":{"strategy":"MPS"}`, "MPSSupport",
 			`"MPS" is selected as the GPU sharing strategy, but the feature gate "MPSSupport" is off`},
-		{"VfioDeviceConfig", ``, "PassthroughSupport", `a VfioDeviceConfig is used, but the feature gate "PassthroughSupport" is off`},
+		{"VfioDeviceConfig", ``, "PassthroughSupport", `a GPU is passed through with VFIO, but the feature gate "PassthroughSupport" is off`},
 	} {
 		cfg := parse(t, c.kind, c.fields)
 		if gate, _ := RequiredGate(cfg); gate != c.gate {

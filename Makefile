@@ -1,0 +1,42 @@
+# What can be done here. CI runs `make test` and nothing else.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+NODES   ?= 1
+MACHINE ?= h100x8
+K8S     ?= 1.37
+CLUSTER ?= local
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+BUILD   := build
+ROOTFS  := $(BUILD)/rootfs
+SIM     := $(BUILD)/sim
+STAMP   := -X nvdra/roles/internal/process.version=$(VERSION) -X nvdra/roles/internal/process.commit=$(COMMIT)
+cluster := cd testdata/cluster && go run .
+
+.PHONY: help build test lint demo cluster cluster-down rootfs image sim golden device clean packages
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the binary as build/nvdra
+	go build -trimpath -ldflags "-s -w $(STAMP)" -o $(BUILD)/nvdra .
+
+# The image is this directory: the binary with the few libraries it is linked
+# to, and the hook, which runs on hosts that have other libraries or none and is
+# therefore linked statically.
+rootfs: build ## lay the image out as build/rootfs
+	mkdir -p $(ROOTFS)/usr/bin
+	install -m 755 $(BUILD)/nvdra $(ROOTFS)/usr/bin/nvdra
+	go build -trimpath -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static"' \
+		-o $(ROOTFS)/usr/bin/nvidia-cdi-hook ./cdi/nvidia-cdi-hook
+	for lib in $$(ldd $(BUILD)/nvdra | grep -o '/[^ ]*'); do install -D -m 755 $$lib $(ROOTFS)$$lib; done
+
+image: rootfs ## build the image with Docker, as localhost/nvdra:dev
+	docker build -t localhost/nvdra:dev .
+
+sim: ## build the simulated driver's files and gpusim as build/sim
+	go run ./nvml/sim/gpusim build $(SIM)
