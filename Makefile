@@ -15,9 +15,12 @@ BUILD   := build
 ROOTFS  := $(BUILD)/rootfs
 SIM     := $(BUILD)/sim
 STAMP   := -X nvdra/roles/internal/process.version=$(VERSION) -X nvdra/roles/internal/process.commit=$(COMMIT)
-cluster := cd testdata/cluster && go run .
+LAUNCH  := cd testdata/cluster && go run .
+# go-nvml declares functions of NVIDIA's that are deprecated; its compiler warnings are not ours.
+export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 
-.PHONY: help build test lint demo cluster cluster-down rootfs image sim golden device clean packages
+.PHONY: help packages build rootfs image sim cluster cluster-down demo kind-demo test test-unit test-scripts test-cluster \
+	lint golden bench device clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,3 +43,19 @@ image: rootfs ## build the image with Docker, as localhost/nvdra:dev
 
 sim: ## build the simulated driver's files and gpusim as build/sim
 	go run ./nvml/sim/gpusim build $(SIM)
+
+cluster: rootfs sim ## start a cluster: NODES=1 MACHINE=h100x8 K8S=1.37
+	@$(LAUNCH) up --nodes $(NODES) --machine $(MACHINE) --k8s $(K8S)
+	@$(LAUNCH) load ../../$(ROOTFS) --name localhost/nvdra:dev --entrypoint /usr/bin/nvdra
+	@$(LAUNCH) kubectl apply -f ../manifests/install
+	@$(LAUNCH) kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=300s
+
+cluster-down: ## stop the cluster and remove everything it made
+	@$(LAUNCH) down
+
+demo: demo-$(CLUSTER) ## show on a cluster what nvdra does; CLUSTER=kind where Docker and kind work
+
+demo-local: cluster
+	@cd testdata/cluster && go build -o ../../$(BUILD)/cluster . && printf '#!/bin/sh\nexec "$$(dirname "$$0")/cluster" kubectl "$$@"\n' >../../$(BUILD)/kubectl && chmod +x ../../$(BUILD)/kubectl
+	@cd testdata/cluster && go run ./demo --kubectl ../../$(BUILD)/kubectl --smi "../../$(BUILD)/cluster exec node-1 nvidia-smi" \
+		--next "Go on:  build/kubectl get pods -A      (or any kubectl; \`build/cluster status\` prints the kubeconfig)\nStop:   make cluster-down"

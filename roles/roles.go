@@ -13,11 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"nvdra/nvml/driver"
-	"nvdra/roles/cdihook"
 	"nvdra/roles/gpuplugin"
 	"nvdra/roles/internal/process"
 )
@@ -35,15 +33,11 @@ var All = []Role{
 }
 
 // Parse picks what to be from the arguments of the process, its name
-// included, and returns the arguments that are left for it. Two names of the
-// program are roles of their own; with any other, --role comes first, and what
-// is behind it belongs to the role.
+// included, and returns the arguments that are left for it. --role comes first,
+// and what is behind it belongs to the role.
 func Parse(argv []string) (role Role, args []string, err error) {
 	if driver.IsChild() { // started by a role that looks at GPUs, to load NVML apart from it
 		return Role{Name: driver.ChildName, Run: serveChild}, nil, nil
-	}
-	if len(argv) > 0 && filepath.Base(argv[0]) == cdihook.Name {
-		return Role{Name: cdihook.Name, Run: cdihook.Run}, argv, nil
 	}
 	args = argv[min(1, len(argv)):]
 	if len(args) == 0 {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"nvdra/roles/cdihook"
 	"nvdra/roles/internal/process"
 )
 
@@ -84,15 +83,12 @@ func TestParse(t *testing.T) {
 		role string
 		args []string
 	}{
-		"with equals":     {[]string{"/usr/bin/nvdra", "--role=gpu-plugin", "--v=4"}, "gpu-plugin", []string{"--v=4"}},
-		"with a space":    {[]string{"nvdra", "--role", "gpu-plugin", "--v=4"}, "gpu-plugin", []string{"--v=4"}},
-		"with one dash":   {[]string{"nvdra", "-role=gpu-plugin"}, "gpu-plugin", []string{}},
-		"help":            {[]string{"nvdra", "--help"}, "help", []string{}},
-		"short help":      {[]string{"nvdra", "-h"}, "help", []string{}},
-		"version":         {[]string{"nvdra", "--version"}, "version", []string{}},
-		"hook":            {[]string{"/plugins/nvidia-cdi-hook", "create-symlinks", "--help"}, cdihook.Name, []string{"/plugins/nvidia-cdi-hook", "create-symlinks", "--help"}},
-		"hook, no args":   {[]string{"nvidia-cdi-hook"}, cdihook.Name, []string{"nvidia-cdi-hook"}},
-		"hook is no role": {[]string{"nvdra", "--role=gpu-plugin", "nvidia-cdi-hook"}, "gpu-plugin", []string{"nvidia-cdi-hook"}},
+		"with equals":   {[]string{"/usr/bin/nvdra", "--role=gpu-plugin", "--v=4"}, "gpu-plugin", []string{"--v=4"}},
+		"with a space":  {[]string{"nvdra", "--role", "gpu-plugin", "--v=4"}, "gpu-plugin", []string{"--v=4"}},
+		"with one dash": {[]string{"nvdra", "-role=gpu-plugin"}, "gpu-plugin", []string{}},
+		"help":          {[]string{"nvdra", "--help"}, "help", []string{}},
+		"short help":    {[]string{"nvdra", "-h"}, "help", []string{}},
+		"version":       {[]string{"nvdra", "--version"}, "version", []string{}},
 	} {
 		role, args, err := Parse(test.argv)
 		if err != nil || role.Name != test.role || cmp.Diff(test.args, args) != "" {

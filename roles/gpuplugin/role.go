@@ -79,7 +79,7 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 	if err != nil {
 		p.Log.Warn("device names", zap.Error(err))
 	}
-	gpus := driver.Open(cfg.ContainerDriverRoot)
+	gpus := driver.Open(cfg.ContainerDriverRoot, driver.Setting("--container-driver-root (DRIVER_ROOT_CTR_PATH)"))
 	defer gpus.Close() //nolint:errcheck // the process ends anyway
 	m := newMachine(gpus, box, numbers)
 	engine, err := claims.Open(claims.Config{
