@@ -113,21 +113,30 @@ var errEnded = errors.New("it has ended")
 
 func (w *world) awaitAddress(p *plugin) error {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		entries, err := p.entries()
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if address, ok := e["address"].(string); ok && e["msg"] == "serve metrics and health" {
-				p.address = address
-				return nil
-			}
+		var err error
+		if p.address, err = p.said("serve metrics and health", "address"); err == nil {
+			return nil
 		}
 		if p.child.ended() {
 			return fmt.Errorf("start %s: %w: %v\n%s", p.name, errEnded, p.child.err, p.complaint())
 		}
 	}
 	return fmt.Errorf("start %s: it says nothing of an address for metrics", p.name)
+}
+
+// said is what the log of the running process has under key in the entry with
+// a message.
+func (p *plugin) said(message, key string) (string, error) {
+	entries, err := p.entries()
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if value, ok := e[key].(string); ok && e["msg"] == message {
+			return value, nil
+		}
+	}
+	return "", fmt.Errorf("search log of %s: it does not say %q", p.name, message)
 }
 
 // entries are the lines of the log of the running process that are complete.

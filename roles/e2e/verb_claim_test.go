@@ -169,7 +169,8 @@ func (w *world) createClaim(s *script.State, claim *resourceapi.ResourceClaim) (
 }
 
 // claimFile makes the claims of a file: its ResourceClaims, and for its pods
-// one for each template they refer to, named after both.
+// one for each template they refer to. All are in one namespace here, so their
+// names begin with that of the namespace they would be in.
 func (w *world) claimFile(s *script.State, file string, only bool) (string, error) {
 	path := s.Path(file)
 	if below, ok := strings.CutPrefix(file, "manifests/"); ok {
@@ -193,6 +194,7 @@ func (w *world) claimFile(s *script.State, file string, only bool) (string, erro
 			if err := yaml.UnmarshalStrict(data, c); err != nil {
 				return "", err
 			}
+			c.Name = strings.TrimPrefix(c.Namespace+"-"+c.Name, "-")
 			claims = append(claims, c)
 		case "ResourceClaimTemplate":
 			var t resourceapi.ResourceClaimTemplate
@@ -211,7 +213,7 @@ func (w *world) claimFile(s *script.State, file string, only bool) (string, erro
 	for _, p := range pods {
 		for _, c := range p.Spec.ResourceClaims {
 			if c.ResourceClaimTemplateName != nil {
-				claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: p.Name + "-" + c.Name}, Spec: templates[*c.ResourceClaimTemplateName]})
+				claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: strings.TrimPrefix(p.Namespace+"-"+p.Name+"-"+c.Name, "-")}, Spec: templates[*c.ResourceClaimTemplateName]})
 			}
 		}
 	}

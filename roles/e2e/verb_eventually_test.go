@@ -50,7 +50,7 @@ func (e expectation) try(s *script.State) (stdout, stderr string, err error) {
 		return stdout, stderr, script.ErrUnexpectedSuccess
 	case !e.fails && err != nil:
 		return stdout, stderr, err
-	case e.match != nil && e.match.MatchString(stdout+stderr) == e.not:
+	case e.match != nil && e.match.MatchString(strings.TrimSuffix(stdout+stderr, "\n")) == e.not: // so that ^$ is nothing at all
 		return stdout, stderr, fmt.Errorf("it says: %s", strings.TrimSpace(stdout+stderr))
 	}
 	return stdout, stderr, nil

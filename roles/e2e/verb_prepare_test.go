@@ -86,7 +86,7 @@ func (w *world) runtimeFinds(devices []*drapb.Device) error {
 	for _, d := range devices {
 		for _, id := range d.CdiDeviceIds {
 			if cache.GetDevice(id) == nil {
-				return fmt.Errorf("find CDI device %s in %s: it is not there: %v", id, w.cdiRoot(), cache.GetErrors())
+				return errors.New(w.anonymous(fmt.Sprintf("find CDI device %s in %s: it is not there: %v", id, w.cdiRoot(), cache.GetErrors())))
 			}
 		}
 	}

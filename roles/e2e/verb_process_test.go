@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -100,36 +101,33 @@ func signalVerb(w *world) script.Cmd {
 	})
 }
 
-// lockVerb holds a file lock as a second process would.
+// lockVerb holds the plugin's locks as a second process would.
 func lockVerb(w *world) script.Cmd {
-	const example = `With -release the holder is ended with kill -9.
-	lock $CLAIMS/.lock/$UID_job
-	lock -release $CLAIMS/.lock/$UID_job`
-	holders := map[string]*child{}
-	return verb("[-release] FILE", "have another process hold a lock on a file", example, func(s *script.State, args []string) (string, error) {
-		if len(args) == 2 && args[0] == "-release" {
-			c := holders[args[1]]
-			if c == nil {
-				return "", fmt.Errorf("release %s: nobody holds it", args[1])
+	const example = `lock -hold $CLAIMS/.lock
+	lock -release $CLAIMS/.lock`
+	held := map[string]*os.File{}
+	return verb("-hold|-release FILE", "hold all locks on a file, as another process of the plugin would hold one", example, func(_ *script.State, args []string) (string, error) {
+		if len(args) != 2 {
+			return "", usage("lock takes -hold or -release, and a file")
+		}
+		switch f := held[args[1]]; {
+		case args[0] == "-release" && f != nil:
+			delete(held, args[1])
+			return "", f.Close() // the kernel ends the lock, as it does when a process dies
+		case args[0] == "-hold" && f == nil:
+			f, err := os.OpenFile(args[1], os.O_RDWR, 0)
+			if err != nil {
+				return "", err
 			}
-			delete(holders, args[1])
-			return "", c.kill()
-		}
-		if len(args) != 1 {
-			return "", usage("lock takes a file")
-		}
-		log := fmt.Sprintf("%s/lock.%d.log", w.logDir(), len(holders)+1)
-		c, err := startChild("lock holder", log, os.Environ(), "/usr/bin/flock", "--no-fork", "--exclusive", args[0], "/bin/sh", "-c", "echo held; exec sleep 600")
-		if err != nil {
-			return "", err
-		}
-		holders[args[0]] = c
-		for deadline := time.Now().Add(5 * time.Second); c.tail() != "held\n"; time.Sleep(5 * time.Millisecond) {
-			if c.ended() || time.Now().After(deadline) {
-				return "", fmt.Errorf("lock %s: %s", args[0], c.tail())
+			// It belongs to the open file, so this process is another one to
+			// whoever has opened the file, too.
+			if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
+				return "", errors.Join(fmt.Errorf("lock %s: %w", args[1], err), f.Close())
 			}
+			held[args[1]] = f
+			return "", nil
 		}
-		return "", nil
+		return "", usage("it is held already, or not held")
 	})
 }
 

@@ -38,6 +38,7 @@ func (w *world) verbs(log io.Writer) map[string]script.Cmd {
 		"metrics":    metricsVerb(w),
 		"open":       openVerb(w),
 		"prepare":    prepareVerb(w),
+		"probe":      probeVerb(w),
 		"race":       raceVerb(w),
 		"readonly":   readonlyVerb(w),
 		"readyz":     readyzVerb(w),

@@ -25,6 +25,7 @@ const (
 	KindDriver    = "driver"    // the driver's files and control nodes
 	KindGPU       = "gpu"       // a whole GPU
 	KindMIGDevice = "migdevice" // a MIG device that exists
+	KindAdopted   = "adopted"   // what another program set up
 )
 
 // Files says which of the driver's files and nodes a container needs. It is
@@ -52,6 +53,7 @@ func Handlers(d Deps) map[string]claims.Handler {
 		KindDriver:    driverFiles{d},
 		KindGPU:       gpu{d},
 		KindMIGDevice: migDevice{d},
+		KindAdopted:   adopted{},
 	}
 }
 

@@ -111,7 +111,8 @@ func (r *Record) normalize() error {
 	if err := checkUID(r.UID); err != nil {
 		return err
 	}
-	if r.Namespace == "" || r.Name == "" || strings.Contains(r.Namespace+r.Name, "/") {
+	// An adopted claim may have neither, see Adopted.
+	if (r.Namespace == "") != (r.Name == "") || strings.Contains(r.Namespace+r.Name, "/") {
 		return fmt.Errorf("%q in namespace %q is not the name of a claim", r.Name, r.Namespace)
 	}
 	if !r.State.recorded() {

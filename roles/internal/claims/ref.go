@@ -21,8 +21,11 @@ func RefOf(claim *resourceapi.ResourceClaim) Ref {
 	return Ref{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}
 }
 
-// String returns namespace/name (uid).
+// String returns namespace/name (uid), or the UID if there is no name.
 func (r Ref) String() string {
+	if r.Name == "" {
+		return string(r.UID)
+	}
 	return fmt.Sprintf("%s/%s (%s)", r.Namespace, r.Name, r.UID)
 }
 

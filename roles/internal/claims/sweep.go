@@ -137,6 +137,9 @@ func (e *Engine) ifUnchanged(was *Record, f func(r *Record) error) error {
 // unused says why nobody uses a claim, or nothing. now means that there is no
 // doubt and nothing to wait for.
 func (e *Engine) unused(ctx context.Context, reader ClaimReader, r *Record) (why string, now bool, err error) {
+	if r.Name == "" {
+		return "", false, nil // adopted without a name: kubelet will unprepare it
+	}
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	claim, err := reader.Get(ctx, r.Namespace, r.Name)
