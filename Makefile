@@ -59,3 +59,45 @@ demo-local: cluster
 	@cd testdata/cluster && go build -o ../../$(BUILD)/cluster . && printf '#!/bin/sh\nexec "$$(dirname "$$0")/cluster" kubectl "$$@"\n' >../../$(BUILD)/kubectl && chmod +x ../../$(BUILD)/kubectl
 	@cd testdata/cluster && go run ./demo --kubectl ../../$(BUILD)/kubectl --smi "../../$(BUILD)/cluster exec node-1 nvidia-smi" \
 		--next "Go on:  build/kubectl get pods -A      (or any kubectl; \`build/cluster status\` prints the kubeconfig)\nStop:   make cluster-down"
+
+# Where Docker and kind work. The images are written as archives, which kind loads.
+demo-kind: rootfs sim
+	kind create cluster --name nvdra
+	cd testdata/cluster && go build -o ../../$(BUILD)/cluster .
+	$(BUILD)/cluster load $(ROOTFS) --name localhost/nvdra:dev --entrypoint /usr/bin/nvdra -o $(BUILD)/nvdra.tar
+	$(BUILD)/cluster load $(SIM) --name localhost/gpusim:dev --entrypoint /gpusim -o $(BUILD)/gpusim.tar
+	for archive in $(BUILD)/nvdra.tar $(BUILD)/gpusim.tar $$($(BUILD)/cluster images | grep workload); do kind load image-archive --name nvdra $$archive; done
+	kubectl label nodes --all --overwrite nvidia.com/gpu.present=true
+	kubectl apply -f testdata/manifests/simulator.yaml -f testdata/manifests/install
+	kubectl -n gpusim rollout status daemonset/gpusim --timeout=180s
+	kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=180s
+	cd testdata/cluster && go run ./demo --smi "docker exec nvdra-control-plane /run/nvidia/driver/usr/bin/nvidia-smi" --next "Stop:   kind delete cluster --name nvdra"
+
+test: test-unit test-scripts test-cluster ## run every test; K8S=1.34 for the oldest supported Kubernetes
+
+test-unit: lint ## run the tests that need no cluster
+	go test $$(go list ./... | grep -v /e2e)
+	cd testdata/cluster && go test ./...
+
+test-scripts: ## run the built binary on simulated machines against a real API server
+	go test ./roles/e2e -timeout 30m -args -test.parallel=4
+
+test-cluster: ## run pods on a real cluster
+	NVDRA_K8S=$(K8S) go test ./roles/e2e/cluster -v -timeout 90m
+
+lint: ## check format and code
+	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'run gofmt -w on these files'; exit 1; }
+	go vet ./...
+	cd testdata/cluster && go vet ./...
+	cd .ci/tools && go build -o ../../$(BUILD)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(BUILD)/staticcheck ./...
+
+golden: ## rewrite goldens; read the difference before you commit it
+	go test ./cdi ./roles ./featuregates -update
+	go test ./roles/e2e -update
+
+device: ## run the contract suite on this machine's real driver, and read nothing else
+	NVDRA_DEVICE_ROOT=$${NVDRA_DEVICE_ROOT:-/} go test -tags device -run TestHardware ./nvml/nvmltest
+
+clean: ## remove what was built
+	rm -rf $(BUILD)

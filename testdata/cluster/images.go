@@ -78,6 +78,25 @@ func ensureImages(ctx context.Context, cache string) (builtin, error) {
 	return b, nil
 }
 
+// runImages makes the images without a cluster; kind can load them too.
+func runImages(ctx context.Context, _ place, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%w: images takes no arguments, got %q", errUsage, args)
+	}
+	dir, err := cache()
+	if err != nil {
+		return err
+	}
+	b, err := ensureImages(ctx, dir)
+	if err != nil {
+		return err
+	}
+	for _, archive := range b.archives {
+		fmt.Println(archive)
+	}
+	return nil
+}
+
 func makeImages(ctx context.Context, dir, busybox string) error {
 	pause := filepath.Join(dir, "pause")
 	if err := image.BuildPause(ctx, pause); err != nil {

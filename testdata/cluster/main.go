@@ -43,6 +43,7 @@ func commands() []command {
 		{"logs", "[PART] [-n LINES]", "show what a part wrote, or list the parts", false, runLogs},
 		{"node-restart-kubelet", "MACHINE [--kill]", "end a node's kubelet and start it again", false, runRestartKubelet},
 		{"parts", "[--k8s MINOR]", "only build the parts", false, runParts},
+		{"images", "", "only make the images every cluster has, and print their archives", false, runImages},
 	}
 }
 
