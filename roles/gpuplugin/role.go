@@ -82,13 +82,14 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 	gpus := driver.Open(cfg.ContainerDriverRoot, driver.Setting("--container-driver-root (DRIVER_ROOT_CTR_PATH)"))
 	defer gpus.Close() //nolint:errcheck // the process ends anyway
 	m := newMachine(gpus, box, numbers)
+	report := reporter(p.Log, events, cfg.NodeName)
 	engine, err := claims.Open(claims.Config{
 		Dir:      filepath.Join(dir, "claims"),
 		BootID:   bootID,
 		Planner:  planner{pool: cfg.NodeName, gates: cfg.Gates, inventory: m.Inventory},
 		Handlers: step.Handlers(step.Deps{Files: files, Machine: m, Host: box}),
 		Specs:    store,
-		Report:   reporter(p.Log, events, cfg.NodeName),
+		Report:   report,
 	})
 	if err != nil {
 		return err
@@ -97,6 +98,10 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 	// plugin starts all the same: what is prepared must be unprepared.
 	if err := m.Scan(ctx); err != nil {
 		p.Log.Warn("read GPUs", zap.Error(err))
+	}
+	take := adoption{dir: dir, bootID: bootID, pool: cfg.NodeName, engine: engine, specs: store, machine: m, box: box, log: p.Log, report: report}
+	if err := take.run(ctx); err != nil {
+		return err
 	}
 	if err := engine.Restore(ctx); err != nil {
 		p.Log.Error("restore claims", zap.Error(err))
@@ -113,11 +118,15 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 		},
 	}
 	publish.Changed(ctx, m.Inventory(), m.Err())
+	renew := &renewer{version: m.Inventory().driver.Version, restore: engine.Restore, log: p.Log}
 	p.SetReady(func() error { return errors.Join(plugin.Ready(), m.Err()) })
 
 	tasks := []process.Task{
 		{Name: "watch GPUs", Run: func(ctx context.Context) error {
-			return m.Watch(ctx, func(inv *inventory, err error) { publish.Changed(ctx, inv, err) })
+			return m.Watch(ctx, func(inv *inventory, err error) {
+				publish.Changed(ctx, inv, err)
+				renew.Changed(ctx, inv, err)
+			})
 		}},
 		{Name: "sweep stale claims", Run: func(ctx context.Context) error {
 			return engine.Run(ctx, claimReader{clients.Kube}, func(err error) { p.Log.Warn("sweep stale claims", zap.Error(err)) })
@@ -178,6 +187,26 @@ func pluginConfig(p *process.Process, cfg config, dir string, kube kubernetes.In
 		Background: func(err error, fatal bool) {
 			p.Log.Error("serve kubelet", zap.Error(err), zap.Bool("fatal", fatal))
 		},
+	}
+}
+
+// A renewer brings the CDI specs of prepared claims up to date when another
+// driver has been installed, or the first one has arrived: a container that
+// restarts would otherwise ask for files of the old one.
+type renewer struct {
+	version string // of the driver that the specs were last written for
+	restore func(context.Context) error
+	log     *zap.Logger
+}
+
+// Changed is called after every reading of the machine.
+func (r *renewer) Changed(ctx context.Context, inv *inventory, err error) {
+	if err != nil || inv.driver.Version == r.version {
+		return
+	}
+	r.version = inv.driver.Version
+	if err := r.restore(ctx); err != nil {
+		r.log.Error("renew CDI specs for another driver", zap.String("driverVersion", r.version), zap.Error(err))
 	}
 }
 
