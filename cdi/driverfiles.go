@@ -60,8 +60,9 @@ type Config struct {
 type Driver struct {
 	config Config
 
-	mu    sync.Mutex         // held while nvcdi is at work, too
-	known map[string]finding // by UUID of a GPU; "" for what is common to all
+	asking sync.Mutex         // held while nvcdi is at work
+	mu     sync.Mutex         // guards known
+	known  map[string]finding // by UUID of a GPU; "" for what is common to all
 }
 
 // A finding is what nvcdi said and under which circumstances.
@@ -158,21 +159,26 @@ type question struct {
 
 // find answers a question, from memory if the driver is still the same.
 func (d *Driver) find(ctx context.Context, q question) (*specs.ContainerEdits, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
+	// The look is most of the work, and claims prepared at the same time look at
+	// the same time.
 	before, err := d.look(q)
 	if err != nil {
 		return nil, err
 	}
-	f, ok := d.known[q.uuid]
-	if ok && f.fingerprint == before.fingerprint && time.Now().Before(f.until) {
-		edits := Clone(f.edits)
-		return &edits, nil
+	if edits, ok := d.remembered(q, before); ok {
+		return edits, nil
 	}
-	delete(d.known, q.uuid)
+	d.asking.Lock()
+	defer d.asking.Unlock()
+	if before, err = d.look(q); err != nil {
+		return nil, err
+	}
+	if edits, ok := d.remembered(q, before); ok {
+		return edits, nil // whoever had the lock has asked
+	}
 	edits, err := d.ask(q, before)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotReady, err)
@@ -184,8 +190,24 @@ func (d *Driver) find(ctx context.Context, q question) (*specs.ContainerEdits, e
 	if after.fingerprint != before.fingerprint {
 		return nil, fmt.Errorf("%w: it is being replaced; its files changed while they were read", ErrNotReady)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.known[q.uuid] = finding{edits: Clone(edits), fingerprint: before.fingerprint, until: time.Now().Add(forgetAfter)}
 	return &edits, nil
+}
+
+// remembered is the answer to a question if it was given in the same surroundings,
+// not too long ago. Another one is forgotten.
+func (d *Driver) remembered(q question, in surroundings) (*specs.ContainerEdits, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f, ok := d.known[q.uuid]
+	if !ok || f.fingerprint != in.fingerprint || !time.Now().Before(f.until) {
+		delete(d.known, q.uuid)
+		return nil, false
+	}
+	edits := Clone(f.edits)
+	return &edits, true
 }
 
 // ask has nvcdi answer a question and makes sure the answer is complete.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -50,9 +49,10 @@ const (
 // directory are left alone. The methods may be called from several goroutines
 // and from several processes.
 type Store struct {
-	dir    string
-	vendor string
-	class  string
+	dir     string
+	vendor  string
+	class   string
+	encoder encoder
 }
 
 // OpenStore returns the store in dir for specs of the kind vendor/class. It
@@ -101,11 +101,11 @@ func (s *Store) Write(claimUID string, devices []specs.Device, common specs.Cont
 	if err != nil {
 		return fmt.Errorf("write CDI spec: %w", err)
 	}
-	data, err := s.encode(claimUID, devices, common)
+	spec, err := s.encode(claimUID, devices, common)
 	if err != nil {
 		return fmt.Errorf("write CDI spec of claim %s: %w", claimUID, err)
 	}
-	if err := s.replace(path, data); err != nil {
+	if err := s.replace(path, spec); err != nil {
 		return fmt.Errorf("write CDI spec %s: %w", path, s.explain(err))
 	}
 	return nil
@@ -214,29 +214,29 @@ func (s *Store) RemoveTemporary(untouched time.Duration) (int, error) {
 	return removed, nil
 }
 
-// encode returns the bytes of the spec file.
-func (s *Store) encode(claimUID string, devices []specs.Device, common specs.ContainerEdits) ([]byte, error) {
+// encode returns the spec as it is written.
+func (s *Store) encode(claimUID string, devices []specs.Device, common specs.ContainerEdits) (encoded, error) {
 	if err := checkDevices(claimUID, devices, common); err != nil {
-		return nil, err
+		return encoded{}, err
 	}
 	spec := &specs.Spec{Kind: s.kind(), Devices: devices, ContainerEdits: common}
 	version, err := specs.MinimumRequiredVersion(spec)
 	if err != nil {
-		return nil, fmt.Errorf("choose cdiVersion: %w", err)
+		return encoded{}, fmt.Errorf("choose cdiVersion: %w", err)
 	}
 	// The lowest version that can say all this: old runtimes refuse a file
 	// that claims to be newer than they are.
 	spec.Version = version
-	data, err := yaml.Marshal(spec)
+	out, err := s.encoder.encode(claimUID, spec)
 	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
+		return encoded{}, fmt.Errorf("encode: %w", err)
 	}
-	return data, nil
+	return out, nil
 }
 
-// replace puts data into the file at path so that it is there completely or
+// replace puts a spec into the file at path so that it is there completely or
 // not at all, and is still there after a power cut.
-func (s *Store) replace(path string, data []byte) (err error) {
+func (s *Store) replace(path string, spec encoded) (err error) {
 	if err := s.makeDir(); err != nil {
 		return err
 	}
@@ -250,12 +250,16 @@ func (s *Store) replace(path string, data []byte) (err error) {
 			err = errors.Join(err, os.Remove(temp.Name()))
 		}
 	}()
-	if err := fill(temp, data, 0o644); err != nil {
+	if err := fill(temp, spec.text, 0o644); err != nil {
 		return err
 	}
 	// The judge is the library the runtimes use, and it reads what is on disk.
-	if _, err := cdi.ReadSpec(temp.Name(), 0); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	// It has no other opinion about the same for another claim.
+	if !s.encoder.knows(spec.shape) {
+		if _, err := cdi.ReadSpec(temp.Name(), 0); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		s.encoder.accept(spec.shape)
 	}
 	if err := os.Rename(temp.Name(), path); err != nil {
 		return err

@@ -80,11 +80,16 @@ func startAPIServer(ctx context.Context, dir string) (_ *apiServer, err error) {
 	if err := os.WriteFile(tokens, []byte(adminToken+`,admin,admin,"system:masters"`+"\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("write tokens: %w", err)
 	}
+	policy := filepath.Join(dir, "audit-policy.json")
+	if err := writeAuditPolicy(policy); err != nil {
+		return nil, fmt.Errorf("write audit policy: %w", err)
+	}
 	certs := filepath.Join(dir, "certs")
 	a.server, err = startChild("kube-apiserver", filepath.Join(dir, "kube-apiserver.log"), os.Environ(), serverProgram,
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
 		"--cert-dir="+certs, "--token-auth-file="+tokens, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
+		"--audit-policy-file="+policy, "--audit-log-path="+auditLog(dir),
 		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged=true", "--v=1")
 	if err != nil {
 		return nil, err
@@ -209,11 +214,11 @@ func readManifest(file string) ([]*unstructured.Unstructured, error) {
 // waitForPolicy waits until the admission policy is in force: a plugin must not
 // be able to write slices of another node. Then every script runs under it.
 func (a *apiServer) waitForPolicy(ctx context.Context) error {
-	n, err := a.addNode(ctx, "policy-probe")
+	n, err := a.addNode(ctx, probeNode)
 	if err != nil {
 		return err
 	}
-	token, _, err := a.pluginToken(ctx, n, "policy-probe")
+	token, _, err := a.pluginToken(ctx, n, probeNode)
 	if err != nil {
 		return err
 	}

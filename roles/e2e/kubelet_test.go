@@ -178,11 +178,11 @@ func (k *kubelet) plugin(driver string) (drapb.DRAPluginClient, error) {
 		}
 		return drapb.NewDRAPluginClient(p.conn), nil
 	}
-	var why []error
+	why := []error{errNoPlugin}
 	for _, err := range k.trouble {
 		why = append(why, err)
 	}
-	return nil, fmt.Errorf("call driver %s: %w: %w", driver, errNoPlugin, errors.Join(why...))
+	return nil, fmt.Errorf("call driver %s: %w", driver, errors.Join(why...))
 }
 
 // registered says which sockets of a driver are registered, oldest first.

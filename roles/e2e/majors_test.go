@@ -16,7 +16,7 @@ func (w *world) withoutMajors(text string) (string, error) {
 	}
 	for line := range strings.Lines(string(data)) {
 		f := strings.Fields(line)
-		if len(f) == 2 && strings.HasPrefix(f[1], "nvidia-") && !strings.HasPrefix(f[1], "nvidia-frontend") {
+		if len(f) == 2 && f[0] != "195" && strings.HasPrefix(f[1], "nvidia-") { // that one has always been the driver's
 			text = strings.ReplaceAll(text, fmt.Sprintf("major: %s\n", f[0]), fmt.Sprintf("major: %s\n", strings.ToUpper(f[1])))
 			text = strings.ReplaceAll(text, fmt.Sprintf(" %s:", f[0]), fmt.Sprintf(" %s:", strings.ToUpper(f[1])))
 		}

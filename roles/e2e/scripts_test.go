@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"rsc.io/script"
 
 	"nvdra/roles/gpuplugin/step"
@@ -33,6 +34,7 @@ var update = flag.Bool("update", false, "rewrite the files in testdata/scripts/g
 
 // shared is what all scripts of a test run use.
 var shared struct {
+	dir      string
 	programs programs
 	api      *apiServer
 }
@@ -45,7 +47,7 @@ func TestMain(m *testing.M) {
 		explicit := false
 		flag.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "test.parallel" })
 		if !explicit {
-			f.Value.Set("4") //nolint:errcheck // a number is a number
+			f.Value.Set("6") //nolint:errcheck // a number is a number
 		}
 	}
 	status, err := testMain(m)
@@ -78,6 +80,7 @@ func testMain(m *testing.M) (status int, err error) {
 	if err := errors.Join(buildErr, serverErr); err != nil {
 		return 1, err
 	}
+	shared.dir = dir
 	return m.Run(), nil
 }
 
@@ -87,11 +90,17 @@ func TestScripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d scripts in %s: %v", len(files), scriptsDir, err)
 	}
+	t.Cleanup(func() { // after all of them
+		if err := refusals(shared.dir); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, file := range files {
 		role, name := filepath.Base(filepath.Dir(file)), strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(role+"/"+name, func(t *testing.T) {
 			t.Parallel()
-			runScript(t, file, role+"-"+strings.ReplaceAll(name, "_", "-"))
+			// With -count a script runs again on the same API server.
+			runScript(t, file, role+"-"+strings.ReplaceAll(name, "_", "-")+"-"+rand.String(5))
 		})
 	}
 }

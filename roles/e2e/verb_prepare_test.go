@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	"rsc.io/script"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -95,23 +94,18 @@ func (w *world) runtimeFinds(devices []*drapb.Device) error {
 
 // unprepareVerb does what kubelet does when a pod is gone.
 func unprepareVerb(w *world) script.Cmd {
-	const example = `The claim need not exist any more. With -unknown it has never existed.
+	const example = `The claim need not exist any more. With -uid it has never existed here.
 	unprepare job
-	unprepare -unknown stranger`
-	return call("[-unknown] CLAIM…", "have kubelet unprepare claims", example, func(s *script.State, args []string) (func() (string, error), error) {
-		unknown := len(args) > 0 && args[0] == "-unknown"
-		if unknown {
-			args = args[1:]
+	unprepare -uid 11111111-2222-3333-4444-555555555555 stranger`
+	return call("[-uid UID] CLAIM…", "have kubelet unprepare claims", example, func(s *script.State, args []string) (func() (string, error), error) {
+		if len(args) == 3 && args[0] == "-uid" {
+			w.remember(args[2], types.UID(args[1]))
+			args = args[2:]
 		}
 		if len(args) == 0 {
 			return nil, usage("unprepare takes claims")
 		}
 		ctx := s.Context()
-		if unknown {
-			for _, name := range args {
-				w.remember(name, types.UID(uuid.NewUUID()))
-			}
-		}
 		return func() (string, error) { return "", w.unprepare(ctx, args) }, nil
 	})
 }

@@ -86,7 +86,7 @@ func (w *world) close() error {
 	for _, m := range slices.Backward(w.mounts) {
 		errs = append(errs, unmount(m))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, orphans(w.dir))...)
 }
 
 // environ is what scripts know of the world.

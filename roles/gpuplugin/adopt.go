@@ -13,11 +13,10 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"nvdra/cdi"
-	"nvdra/nvml"
 	"nvdra/nvml/host"
-	"nvdra/roles/gpuplugin/device"
 	"nvdra/roles/internal/claims"
 )
 
@@ -104,30 +103,21 @@ func (a adoption) adoptAll(ctx context.Context, c upstreamCheckpoint) error {
 	now := a.lookAround()
 	var maybeMade []string // MIG devices that may have been made for their claims
 	for _, claim := range c.claims {
-		ref := claims.Ref{UID: claim.uid, Namespace: claim.Namespace, Name: claim.Name}
-		if claim.err == nil && claim.State == upstreamStarted {
-			// Kubelet has not been told of success, so it will ask again, or have it unprepared.
-			a.log.Info("leave a claim that was not ready", zap.Stringer("claim", ref))
-			continue
-		}
-		taken, err := now.takeOver(claim)
-		if err == nil {
-			var news bool
-			if news, err = a.engine.Adopt(ctx, taken.Adopted); err == nil && news {
-				a.log.Info("take over claim", zap.Stringer("claim", ref), zap.Int("devices", len(taken.Devices)))
-			}
-		}
 		switch {
-		case errors.Is(err, claims.ErrPermanent):
-			if err := a.spare(claim, err); err != nil {
-				return err
-			}
+		case claim.err == nil && claim.State == upstreamStarted:
+			// Kubelet has not been told of success, so it will ask again, or have it unprepared.
+			a.log.Info("leave a claim that was not ready", zap.Stringer("claim", claim.ref()))
 			continue
-		case err != nil:
-			return err
+		case claim.err == nil && claim.State == upstreamCompleted && claim.devices() == 0:
+			a.log.Info("leave a claim that has nothing", zap.Stringer("claim", claim.ref()))
+			continue
 		}
-		for _, what := range taken.left {
-			a.report(ref, reasonLeftBehind, fmt.Sprintf("Claim %s was prepared by %s, and %s. Better end the pods of such claims before one driver replaces the other", ref, upstreamName, what))
+		taken, err := a.adopt(ctx, now, claim)
+		if errors.Is(err, claims.ErrPermanent) {
+			err = a.spare(claim, err)
+		}
+		if err != nil {
+			return err
 		}
 		maybeMade = append(maybeMade, taken.mig...)
 	}
@@ -137,9 +127,31 @@ func (a adoption) adoptAll(ctx context.Context, c upstreamCheckpoint) error {
 	return nil
 }
 
+// adopt takes over one claim and tells what it will leave behind.
+func (a adoption) adopt(ctx context.Context, now surroundings, claim upstreamClaim) (taken, error) {
+	t, err := now.takeOver(claim)
+	if err != nil {
+		return taken{}, err
+	}
+	news, err := a.engine.Adopt(ctx, t.Adopted)
+	if err != nil {
+		return taken{}, err
+	}
+	if news {
+		a.log.Info("take over claim", zap.Stringer("claim", t.Ref), zap.Int("devices", len(t.Devices)))
+	}
+	for _, note := range t.notes {
+		a.log.Warn("take over claim", zap.Stringer("claim", t.Ref), zap.String("problem", note))
+	}
+	for _, what := range t.left {
+		a.report(t.Ref, reasonLeftBehind, fmt.Sprintf("Claim %s was prepared by %s, and %s. Better end the pods of such claims before one driver replaces the other", t.Ref, upstreamName, what))
+	}
+	return t, nil
+}
+
 // spare leaves the CDI spec of a claim that was not understood.
 func (a adoption) spare(claim upstreamClaim, why error) error {
-	a.report(claims.Ref{UID: claim.uid}, reasonNotTakenOver, fmt.Sprintf("Claim %.100q, prepared by %s, is not taken over: %v. Its CDI spec stays until it is unprepared, but its devices are not guarded: delete its pod", claim.uid, upstreamName, why))
+	a.report(claim.ref(), reasonNotTakenOver, fmt.Sprintf("Claim %.100q, prepared by %s, is not taken over: %v. Its CDI spec stays until it is unprepared, but its devices are not guarded: delete its pod", claim.uid, upstreamName, why))
 	if err := a.engine.Spare(claim.uid); err != nil && !errors.Is(err, claims.ErrPermanent) {
 		return err // a UID that cannot be one has no spec
 	}
@@ -153,8 +165,8 @@ func (a adoption) setAside(path string, why error) error {
 	if err != nil {
 		return err
 	}
-	for _, claim := range a.specUIDs(uids) {
-		if err := a.engine.Spare(claim); err != nil {
+	for _, uid := range uids {
+		if err := a.engine.Spare(types.UID(uid)); err != nil {
 			return err
 		}
 	}

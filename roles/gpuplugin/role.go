@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -117,12 +118,13 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 			events.Warning(client.NodeReference(cfg.NodeName), reason, "ReadGPUs", note)
 		},
 	}
-	publish.Changed(ctx, m.Inventory(), m.Err())
 	renew := &renewer{version: m.Inventory().driver.Version, restore: engine.Restore, log: p.Log}
 	p.SetReady(func() error { return errors.Join(plugin.Ready(), m.Err()) })
 
 	tasks := []process.Task{
 		{Name: "watch GPUs", Run: func(ctx context.Context) error {
+			// The first publishing waits for the API server; nothing else may.
+			publish.Changed(ctx, m.Inventory(), m.Err())
 			return m.Watch(ctx, func(inv *inventory, err error) {
 				publish.Changed(ctx, inv, err)
 				renew.Changed(ctx, inv, err)
@@ -131,6 +133,7 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 		{Name: "sweep stale claims", Run: func(ctx context.Context) error {
 			return engine.Run(ctx, claimReader{clients.Kube}, func(err error) { p.Log.Warn("sweep stale claims", zap.Error(err)) })
 		}},
+		{Name: "remove temporary CDI specs", Run: func(ctx context.Context) error { return removeTemporary(ctx, store, p.Log) }},
 		{Name: "write events", Run: events.Run},
 	}
 	if cfg.HealthcheckPort >= 0 {
@@ -187,6 +190,33 @@ func pluginConfig(p *process.Process, cfg config, dir string, kube kubernetes.In
 		Background: func(err error, fatal bool) {
 			p.Log.Error("serve kubelet", zap.Error(err), zap.Bool("fatal", fatal))
 		},
+	}
+}
+
+const (
+	// abandoned is how old a temporary CDI spec is when its writer must have
+	// been killed: writing one takes milliseconds.
+	abandoned = 10 * time.Second
+	// tidyEvery is how often they are looked for: after a start, which is when
+	// there are some, and then rarely.
+	tidyEvery = 10 * time.Minute
+)
+
+// removeTemporary removes what killed writers of CDI specs have left, this
+// process's predecessors or a plugin that ran beside it.
+func removeTemporary(ctx context.Context, store *cdi.Store, log *zap.Logger) error {
+	wait := time.NewTimer(abandoned)
+	defer wait.Stop()
+	for {
+		if _, err := store.RemoveTemporary(abandoned); err != nil {
+			log.Warn("remove temporary CDI specs", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wait.C:
+			wait.Reset(tidyEvery)
+		}
 	}
 }
 

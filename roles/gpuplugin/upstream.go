@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"nvdra/nvml"
+	"nvdra/roles/internal/claims"
 )
 
 // errUpstreamDamaged says that a file is not what the DRA Driver for NVIDIA GPUs
@@ -146,6 +147,23 @@ func parseUpstream(data []byte) (upstreamCheckpoint, error) {
 		c.claims = append(c.claims, claim)
 	}
 	return c, nil
+}
+
+// ref names the claim. It has a name as long as it is not ready.
+func (c upstreamClaim) ref() claims.Ref {
+	if c.Namespace == "" || c.Name == "" {
+		return claims.Ref{UID: c.uid} // one without the other is of no use
+	}
+	return claims.Ref{UID: c.uid, Namespace: c.Namespace, Name: c.Name}
+}
+
+// devices is how many devices the claim has.
+func (c upstreamClaim) devices() int {
+	n := 0
+	for _, g := range c.Groups {
+		n += len(g.Devices)
+	}
+	return n
 }
 
 // names are what kubelet was told of the device, whichever kind it is.

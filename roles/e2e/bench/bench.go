@@ -44,6 +44,7 @@ type bench struct {
 	pid     int         // its process
 	floor   *started
 	clients map[string]*socket // by driver: how to reach them
+	env     []string           // of our plugin, as installed
 	load    string             // of the machine, at the beginning
 }
 
@@ -65,7 +66,9 @@ func newBench(ctx context.Context, size size, build string) (*bench, error) {
 }
 
 // say tells the person who waits what is going on.
-func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
+}
 
 // up starts the cluster, with the product installed, and the floor beside it.
 func (b *bench) up(ctx context.Context) error {

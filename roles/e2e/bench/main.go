@@ -51,19 +51,18 @@ func run(ctx context.Context, args []string) error {
 
 // A size is how much is measured.
 type size struct {
-	limit    time.Duration // ends a run that hangs
-	pods     int           // rounds of one pod of each kind
-	batches  int           // of eight claims
-	probed   time.Duration // how long the plugin idles in its pod
-	crash    bool
-	starts   int
-	requests int           // claims whose requests are counted
-	idle     time.Duration // how long the plugin idles without probes
+	limit   time.Duration // ends a run that hangs
+	pods    int           // rounds of one pod of each kind
+	batches int           // of eight claims
+	probed  time.Duration // how long the plugin idles in its pod
+	crash   bool
+	starts  int
+	idle    time.Duration // how long the plugin idles without probes
 }
 
 var (
-	full  = size{limit: 15 * time.Minute, pods: 8, batches: 15, probed: 30 * time.Second, crash: true, starts: 9, requests: 16, idle: time.Minute}
-	quick = size{limit: 5 * time.Minute, pods: 3, batches: 4, probed: 10 * time.Second, starts: 3, requests: 8, idle: 15 * time.Second}
+	full  = size{limit: 15 * time.Minute, pods: 8, batches: 15, probed: 30 * time.Second, crash: true, starts: 9, idle: time.Minute}
+	quick = size{limit: 5 * time.Minute, pods: 3, batches: 4, probed: 10 * time.Second, starts: 3, idle: 15 * time.Second}
 )
 
 func parseSize(args []string) (size, string, error) {

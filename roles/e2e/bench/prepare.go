@@ -26,6 +26,7 @@ type prepareTimes struct {
 	prepare, unprepare         sample // one after another
 	prepareMany, unprepareMany sample // each call, eight at once
 	prepareAll, unprepareAll   sample // until all eight are done
+	computed                   time.Duration
 }
 
 // prepare measures the two calls that pods wait for.
@@ -39,6 +40,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		}
 		b.clients[driver], times[driver] = s, &prepareTimes{}
 	}
+	pids := map[string]int{ourDriver: b.pid, floorDriver: b.floor.pid}
 	for n := range b.size.batches + 1 {
 		warmUp := n == 0
 		var batches []batch
@@ -54,8 +56,18 @@ func (b *bench) prepare(ctx context.Context) error {
 			batches = append(batches, batch{b.clients[driver], claims, t})
 		}
 		time.Sleep(settle)
+		for _, one := range batches {
+			if err := compute(pids[one.socket.driver], &one.times.computed, -1); err != nil {
+				return err
+			}
+		}
 		if err := runBatches(ctx, batches); err != nil {
 			return err
+		}
+		for _, one := range batches {
+			if err := compute(pids[one.socket.driver], &one.times.computed, 1); err != nil {
+				return err
+			}
 		}
 		for _, one := range batches {
 			if err := b.deleteClaims(ctx, one.claims); err != nil {
@@ -64,7 +76,14 @@ func (b *bench) prepare(ctx context.Context) error {
 		}
 	}
 	b.report(times[ourDriver], times[floorDriver])
-	return nil
+	return b.disk()
+}
+
+// compute adds what a process has computed so far to a sum, or subtracts it.
+func compute(pid int, sum *time.Duration, sign time.Duration) error {
+	t, err := processorTime(pid)
+	*sum += sign * t
+	return err
 }
 
 // alternate is the drivers, in another order each time.
@@ -141,6 +160,11 @@ func (b *bench) report(ours, floor *prepareTimes) {
 		line("prepare p99", sample.p99, ours.prepare, floor.prepare, "9 ms"),
 		line("unprepare p50", sample.median, ours.unprepare, floor.unprepare, ""),
 		line("unprepare p99", sample.p99, ours.unprepare, floor.unprepare, ""),
+	)
+	// Every claim is prepared and unprepared twice.
+	perClaim := func(t *prepareTimes) value { return milliseconds(t.computed / time.Duration(2*len(t.prepare))) }
+	b.table.add("processor time of the plugin",
+		row{what: "to prepare and unprepare a claim, mean", ours: perClaim(ours), floor: perClaim(floor)},
 	)
 	b.table.add(fmt.Sprintf("8 claims at once on 8 GPUs, %d times", len(ours.prepareAll)),
 		line("prepare, all done, median", sample.median, ours.prepareAll, floor.prepareAll, "20 ms"),

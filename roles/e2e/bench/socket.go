@@ -15,6 +15,7 @@ import (
 
 // A socket is a connection to a plugin, as kubelet has one.
 type socket struct {
+	driver string
 	conn   *grpc.ClientConn
 	client drapb.DRAPluginClient
 }
@@ -30,7 +31,7 @@ func (b *bench) dial(ctx context.Context, driver, file string) (*socket, error) 
 	if err != nil {
 		return nil, fmt.Errorf("connect to driver %s: %w", driver, err)
 	}
-	s := &socket{conn: conn, client: drapb.NewDRAPluginClient(conn)}
+	s := &socket{driver: driver, conn: conn, client: drapb.NewDRAPluginClient(conn)}
 	if _, err := s.client.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}, grpc.WaitForReady(true)); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to driver %s: %w", driver, err), s.close())
 	}

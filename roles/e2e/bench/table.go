@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -41,7 +40,7 @@ type row struct {
 	ours  value
 	floor value
 	aim   string
-	note  string // replaces floor and ratio where there is none
+	note  string // more about it, on a line below
 }
 
 // A section is rows about one thing.
@@ -65,22 +64,25 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.ours.n/r.floor.n)
 }
 
+// print writes the table for a screen of 100 columns.
 func (t *table) print(w io.Writer) error {
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tab, "%s\tours\tfloor\tours/floor\taim\t\n", strings.Repeat(" ", width))
+	var b strings.Builder
+	line := func(what string, cells ...any) {
+		text := fmt.Sprintf("%-52s"+strings.Repeat(" %13v", len(cells)), append([]any{what}, cells...)...)
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	line("", "ours", "floor", "ours/floor", "aim")
 	for _, s := range t.sections {
-		fmt.Fprintf(tab, "%s\t\t\t\t\t\n", left(s.title))
+		line(s.title)
 		for _, r := range s.rows {
-			fmt.Fprintf(tab, "%s\t%v\t%v\t%s\t%s\t\n", left("  "+r.what), r.ours, r.floor, r.ratio(), r.aim)
+			line("  "+r.what, r.ours, r.floor, r.ratio(), r.aim)
 			if r.note != "" {
-				fmt.Fprintf(tab, "%s\t\t\t\t\t\n", left("    "+r.note))
+				line("    " + r.note)
 			}
 		}
 	}
-	return tab.Flush()
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print table: %w", err)
+	}
+	return nil
 }
-
-// width is that of the first column, which is aligned to the left.
-const width = 58
-
-func left(s string) string { return fmt.Sprintf("%-*s", width, s) }

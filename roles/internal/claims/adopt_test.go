@@ -229,7 +229,7 @@ func TestAdoptRefuses(t *testing.T) {
 		"half name": {func(a *Adopted) { a.Name = "job" }, "is not the name of a claim"},
 		"step":      {func(a *Adopted) { a.Steps[0].Kind = "mps" }, `step "mps": nothing here handles`},
 		"pool":      {func(a *Adopted) { a.Devices[0].Pool = "" }, "it has no pool"},
-		"device":    {func(a *Adopted) { a.Devices[0].Name = "a/b" }, "a device name is made of"},
+		"device":    {func(a *Adopted) { a.Devices[0].Name = "a/b" }, "can be in a device name"},
 		"JSON":      {func(a *Adopted) { a.Steps[0].Want = []byte("{") }, "step 1"},
 	} {
 		a := foreign("uid-old", "gpu-0", "edit")

@@ -105,10 +105,10 @@ func (d Device) check() error {
 		return fmt.Errorf("device %q: %w: it has no pool", d.Name, ErrPermanent)
 	}
 	if !nameable(d.Name) {
-		return fmt.Errorf("device %.80q: %w: a device name is made of letters, digits and . _ - :", d.Name, ErrPermanent)
+		return fmt.Errorf("device %.80q: %w: only letters, digits and any of ._:- can be in a device name", d.Name, ErrPermanent)
 	}
 	if d.ShareID != nil && !nameable(string(*d.ShareID)) {
-		return fmt.Errorf("device %q: %w: share ID %.80q is not made of letters, digits and . _ - :", d.Name, ErrPermanent, *d.ShareID)
+		return fmt.Errorf("device %q: %w: share ID %.80q has more in it than letters, digits and any of ._:- allow", d.Name, ErrPermanent, *d.ShareID)
 	}
 	for _, key := range d.Occupies {
 		for part := range strings.SplitSeq(key, "/") {

@@ -351,8 +351,7 @@ func TestWholeClaimEdits(t *testing.T) {
 		t.Errorf("spec: %s", spec)
 	}
 	// A device with no edits of its own still brings those of the claim.
-	bare := claim("bare", gpu("gpu-1", "act"))
-	bare = claim("bare", Plan{Devices: gpu("gpu-1").Devices, Steps: []Step{{Kind: "edit", Key: "common"}}})
+	bare := claim("bare", Plan{Devices: gpu("gpu-1").Devices, Steps: []Step{{Kind: "edit", Key: "common"}}})
 	if got := mustPrepare(t, b, bare); len(got[0].CDIDevices) != 1 || !strings.Contains(b.specText(bare.UID), "DEVICE=common") {
 		t.Errorf("prepared %v with spec %s", got, b.specText(bare.UID))
 	}
@@ -428,8 +427,7 @@ func TestPanics(t *testing.T) {
 	for _, op := range []string{"do act gpu-0", "do act gpu-0 over", "edits edit gpu-0 over"} {
 		b.node.setHook(func(_ context.Context, at string) error {
 			if at == op {
-				var m map[string]int
-				m["x"] = 1
+				panic("assignment to entry in nil map")
 			}
 			return nil
 		})

@@ -63,7 +63,7 @@ func (e *Engine) Sweep(ctx context.Context, reader ClaimReader) error {
 			continue // of a newer version: not ours to end
 		}
 		if err := e.sweepClaim(ctx, reader, r); err != nil {
-			problems = append(problems, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err))
+			problems = append(problems, fmt.Errorf("claim %s: %w", r.Ref, err))
 		}
 		if ctx.Err() != nil {
 			break

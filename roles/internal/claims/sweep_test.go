@@ -189,7 +189,7 @@ func TestSweepWithoutAnswer(t *testing.T) {
 	mustPrepare(t, b, claim("b", gpu("gpu-1", "act")))
 	reader := &api{err: errors.New("connection refused")}
 	for range 3 {
-		wantError(t, b.Sweep(t.Context(), reader), nil, "claim train/a: get it: connection refused", "claim train/b")
+		wantError(t, b.Sweep(t.Context(), reader), nil, "claim train/a (uid-a): get it: connection refused", "claim train/b")
 	}
 	if n := len(b.node.things()); n != 2 {
 		t.Errorf("%d claims are left", n)
