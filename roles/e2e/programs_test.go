@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,23 @@ type programs struct {
 	nvdra  string // the product
 	hook   string // nvidia-cdi-hook, which its CDI specs name
 	gpusim string // the simulator, with its files beside it
+}
+
+// lookAtSources looks at every file the programs are built from. The go command
+// remembers which files a test has looked at, and runs it again when one has
+// changed; of what a go build within a test reads it knows nothing. It must be
+// called by a test: what TestMain does is not noticed.
+func lookAtSources() error {
+	return filepath.WalkDir(moduleRoot, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != moduleRoot {
+			return cmp.Or(err, filepath.SkipDir)
+		}
+		switch filepath.Ext(path) {
+		case ".go", ".c", ".h", ".mod", ".sum", ".txtar":
+			_, err = os.Stat(path)
+		}
+		return err
+	})
 }
 
 // buildPrograms builds what is ours into dir.

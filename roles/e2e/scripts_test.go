@@ -90,6 +90,9 @@ func TestScripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d scripts in %s: %v", len(files), scriptsDir, err)
 	}
+	if err := lookAtSources(); err != nil {
+		t.Fatalf("look at sources: %v", err)
+	}
 	t.Cleanup(func() { // after all of them
 		if err := refusals(shared.dir); err != nil {
 			t.Error(err)
@@ -97,6 +100,9 @@ func TestScripts(t *testing.T) {
 	})
 	for _, file := range files {
 		role, name := filepath.Base(filepath.Dir(file)), strings.TrimSuffix(filepath.Base(file), ".txtar")
+		if role == "cluster" {
+			continue // these want whole nodes, and have a test of their own
+		}
 		t.Run(role+"/"+name, func(t *testing.T) {
 			t.Parallel()
 			// With -count a script runs again on the same API server.

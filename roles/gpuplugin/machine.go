@@ -118,10 +118,14 @@ func (m *machine) fingerprint() string {
 	return print
 }
 
-const unreadable = "unreadable: "
+const (
+	unreadable       = "unreadable: "
+	changedMeanwhile = "changed while it was read" // equals no fingerprint
+)
 
-// scan reads the machine. The fingerprint was taken before: what changes
-// during the scan is noticed at the next look. The caller holds scanning.
+// scan reads the machine. The fingerprint was taken before; if it is another one
+// afterwards, nobody knows which of the two was read, and the next look reads
+// again, even if all is back to what it was by then. The caller holds scanning.
 func (m *machine) scan(ctx context.Context, fingerprint string) error {
 	ctx, cancel := context.WithTimeout(ctx, scanLimit)
 	defer cancel()
@@ -139,6 +143,9 @@ func (m *machine) scan(ctx context.Context, fingerprint string) error {
 			next.inv = newInventory(nvml.Scan{}, nil, nil)
 		}
 		return err
+	}
+	if m.fingerprint() != fingerprint {
+		next.fingerprint = changedMeanwhile
 	}
 	numbers, nameErr := m.names.update(scan.GPUs)
 	places, placeErrs := m.places(scan.GPUs)

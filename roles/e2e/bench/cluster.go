@@ -151,7 +151,7 @@ func (c *cluster) exec(ctx context.Context, args ...string) error {
 
 // gpusim does something to the simulated driver.
 func (c *cluster) gpusim(ctx context.Context, verb ...string) (string, error) {
-	cmd := c.command(ctx, append([]string{"exec", nodeName, "gpusim", "ctl", "--root", "/run/nvidia"}, verb...)...)
+	cmd := c.command(ctx, append([]string{"exec", nodeName, "/opt/nvdra/gpusim", "ctl", "--root", "/run/nvidia"}, verb...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("gpusim %s: %w: %s", strings.Join(verb, " "), err, bytes.TrimSpace(out))
