@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
 )
 
 // Fingerprint is a digest of what the kernel shows of the driver: its
-// version, which GPUs it has, which GPU instances and compute instances
-// exist. Two that are equal mean that nothing changed that the kernel shows.
+// version, which GPUs it has and which of them answer on the bus, which GPU
+// instances and compute instances exist. Two that are equal mean that nothing
+// changed that the kernel shows.
 //
 // /proc tells nobody when it changes, so whoever wants to notice compares
 // fingerprints every few seconds: that takes about a millisecond on the
@@ -38,6 +40,9 @@ func (h Host) Fingerprint() (string, error) {
 			return "", fmt.Errorf("fingerprint the driver: %w", readError(h.Path(t.name), err))
 		}
 	}
+	for _, pci := range h.offBus() {
+		fmt.Fprintf(sum, "off bus %s\n", pci)
+	}
 	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }
 
@@ -49,6 +54,52 @@ var trees = []struct {
 }{
 	{"/proc/driver/nvidia/gpus", 1},
 	{"/proc/driver/nvidia/capabilities", 4},
+}
+
+// offBus lists the driver's GPUs that do not answer on the bus any more. The
+// driver keeps such a GPU in its list; what shows it is that every read of its
+// configuration space gives ones (PCI Express Base Specification, completion of
+// an unsupported request). A GPU whose configuration space cannot be read here
+// is not said to be off the bus: that may be a matter of mounts.
+func (h Host) offBus() []string {
+	dir, err := h.Resolve("/proc/driver/nvidia/gpus")
+	if err != nil {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var off []string
+	for _, e := range entries {
+		sysfs, err := pciDir(strings.ToLower(e.Name()))
+		if err != nil {
+			continue
+		}
+		file, err := h.Resolve(sysfs + "/config")
+		if err != nil {
+			continue
+		}
+		if allOnes(file) {
+			off = append(off, e.Name())
+		}
+	}
+	return off
+}
+
+// allOnes says whether the vendor and device numbers, the first four bytes of a
+// configuration space, are ones.
+func allOnes(file string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // read only
+	var id [4]byte
+	if _, err := io.ReadFull(f, id[:]); err != nil {
+		return false
+	}
+	return id == [4]byte{0xff, 0xff, 0xff, 0xff}
 }
 
 // tree adds the names below a directory to the digest. It goes into a

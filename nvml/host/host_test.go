@@ -334,6 +334,7 @@ func TestFingerprint(t *testing.T) {
 		"proc/driver/nvidia/gpus/0000:65:00.0/information":    "Model: x\n",
 		"proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": "a",
 		"proc/driver/nvidia/capabilities/mig/config":          "a",
+		"sys/bus/pci/devices/0000:65:00.0/config":             "\xde\x10\x30\x23",
 	})
 	last := fingerprint(t, h)
 	if again := fingerprint(t, h); again != last {
@@ -343,6 +344,8 @@ func TestFingerprint(t *testing.T) {
 		what string
 		do   func()
 	}{
+		{"GPU off the bus", func() { put(t, h.Root(), "sys/bus/pci/devices/0000:65:00.0/config", "\xff\xff\xff\xff") }},
+		{"GPU back on the bus", func() { put(t, h.Root(), "sys/bus/pci/devices/0000:65:00.0/config", "\xde\x10\x30\x23") }},
 		{"compute instance", func() { put(t, h.Root(), "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access", "a") }},
 		{"GPU instance", func() { put(t, h.Root(), "proc/driver/nvidia/capabilities/gpu0/mig/gi2/access", "a") }},
 		{"instance gone", func() { remove(t, h, "proc/driver/nvidia/capabilities/gpu0/mig/gi1") }},

@@ -73,6 +73,7 @@ type GPUView struct {
 	Board     *Board
 	Product   *Product
 	Minor     int
+	Lost      bool // it has fallen off the bus
 	Instances []GPUInstance
 }
 
@@ -85,7 +86,7 @@ func (v View) GPUs() []GPUView {
 			continue
 		}
 		product := v.Profile.Products[b.Product]
-		gpus = append(gpus, GPUView{Index: len(gpus), Board: b, Product: &product, Minor: g.Minor, Instances: g.Instances})
+		gpus = append(gpus, GPUView{Index: len(gpus), Board: b, Product: &product, Minor: g.Minor, Lost: g.Lost, Instances: g.Instances})
 	}
 	return gpus
 }

@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"nvdra/nvml"
 )
 
 // A publisher makes the slices follow the machine, and tells people about what
@@ -24,7 +26,8 @@ type publisher struct {
 	mu       sync.Mutex
 	last     *resourceslice.DriverResources
 	problems []string
-	trouble  string // of the driver
+	trouble  string                 // of the driver
+	gpus     map[nvml.UUID]nvml.GPU // of the last reading
 }
 
 // Reasons of Events on the Node.
@@ -32,6 +35,7 @@ const (
 	reasonDriverMissing = "NVIDIADriverNotReady"
 	reasonNoGPUs        = "NoGPUsFound"
 	reasonLeftOut       = "GPULeftOut"
+	reasonGone          = "GPUGone"
 )
 
 // Changed is called after every reading of the machine.
@@ -91,4 +95,14 @@ func (p *publisher) tell(inv *inventory, err error) {
 		}
 	}
 	p.problems = inv.problems
+	for uuid, gpu := range p.gpus {
+		if _, there := inv.gpus[uuid]; !there {
+			// What cannot be read any more often has no name any more either.
+			note := fmt.Sprintf("GPU %s (%s at %s, /dev/nvidia%d) was here before and cannot be read now: it was removed or is lost; "+
+				"claims that have it must be deleted with their pods", uuid, gpu.Product, gpu.PCI, gpu.Minor)
+			p.log.Warn("read GPUs", zap.String("problem", note))
+			p.warn(reasonGone, note)
+		}
+	}
+	p.gpus = inv.gpus
 }

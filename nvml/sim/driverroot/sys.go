@@ -73,7 +73,12 @@ func function(t tree, dir string, g sim.GPUView, index uint64) {
 	} {
 		t.file(dir+"/"+name, text+"\n")
 	}
-	t.file(dir+"/config", configSpace(p))
+	config := configSpace(p)
+	if g.Lost {
+		// A read that nobody on the bus answers gives ones.
+		config = strings.Repeat("\xff", len(config))
+	}
+	t.file(dir+"/config", config)
 	t.file(dir+"/resource", resource(p, index))
 	t.file(dir+"/uevent", fmt.Sprintf("DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:%s\nPCI_SLOT_NAME=%s\n",
 		strings.ToUpper(strings.TrimPrefix(p.Device, "0x")), g.Board.PCI))
