@@ -68,7 +68,7 @@ demo-kind: rootfs sim
 	$(BUILD)/cluster load $(SIM) --name localhost/gpusim:dev --entrypoint /gpusim -o $(BUILD)/gpusim.tar
 	for archive in $(BUILD)/nvdra.tar $(BUILD)/gpusim.tar $$($(BUILD)/cluster images | grep workload); do kind load image-archive --name nvdra $$archive; done
 	kubectl label nodes --all --overwrite nvidia.com/gpu.present=true
-	kubectl apply -f testdata/manifests/simulator.yaml -f testdata/manifests/install
+	kubectl apply -f testdata/manifests/simulator -f testdata/manifests/install
 	kubectl -n gpusim rollout status daemonset/gpusim --timeout=180s
 	kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=180s
 	cd testdata/cluster && go run ./demo --smi "docker exec nvdra-control-plane /run/nvidia/driver/usr/bin/nvidia-smi" --next "Stop:   kind delete cluster --name nvdra"
@@ -91,6 +91,9 @@ lint: ## check format and code
 	cd testdata/cluster && go vet ./...
 	cd .ci/tools && go build -o ../../$(BUILD)/staticcheck honnef.co/go/tools/cmd/staticcheck
 	$(BUILD)/staticcheck ./...
+
+bench: rootfs sim ## measure start, prepare, pods, memory and API requests; QUICK=-quick for a short run
+	go run ./roles/e2e/bench $(QUICK) -build $(BUILD)
 
 golden: ## rewrite goldens; read the difference before you commit it
 	go test ./cdi ./roles ./featuregates -update

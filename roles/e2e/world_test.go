@@ -35,7 +35,6 @@ type world struct {
 	plugins map[string]*plugin
 	mounts  []string // unmounted at the end, last one first
 	marks   map[string]int
-	files   map[string][]byte // of the script's archive
 
 	mu   sync.Mutex
 	uids map[string]types.UID // of claims by name, of deleted ones too

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,11 +143,6 @@ func (c *cluster) run(ctx context.Context, args ...string) error {
 	return runQuietly(c.command(ctx, args...))
 }
 
-// exec runs a program on the node to its end.
-func (c *cluster) exec(ctx context.Context, args ...string) error {
-	return c.run(ctx, append([]string{"exec", nodeName}, args...)...)
-}
-
 // gpusim does something to the simulated driver.
 func (c *cluster) gpusim(ctx context.Context, verb ...string) (string, error) {
 	cmd := c.command(ctx, append([]string{"exec", nodeName, "/opt/nvdra/gpusim", "ctl", "--root", "/run/nvidia"}, verb...)...)
@@ -172,10 +166,4 @@ func runQuietly(cmd *exec.Cmd) error {
 		return fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out))
 	}
 	return nil
-}
-
-// exists says whether there is a file, of any kind.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -18,6 +18,7 @@ var (
 		"main.go",
 		"cdi/nvidia-cdi-hook/main.go", // a program of its own
 		"nvml/sim",                    // programs of their own
+		"roles/e2e/bench/main.go",     // a program of its own
 	}
 	mayReadEnvironment = []string{
 		"roles/internal/process",
