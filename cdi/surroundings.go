@@ -138,25 +138,26 @@ func (d *Driver) checkNode(print *strings.Builder, dev root, node string) error 
 	return nil
 }
 
-// describe adds to a fingerprint which file is at path, if any. The times and
-// sizes of sockets and device nodes say nothing, so they are left out.
-func describe(print *strings.Builder, path string) {
+// describe adds to a fingerprint which file is at path, if any, and returns it.
+// The times and sizes of sockets and device nodes say nothing, so they are left
+// out.
+func describe(print *strings.Builder, path string) fs.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
 		fmt.Fprintln(print, path, "-")
-		return
+		return nil
 	}
 	var inode, device uint64
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		inode, device = st.Ino, uint64(st.Rdev)
 	}
 	fmt.Fprintln(print, path, info.Mode(), inode, device)
+	return info
 }
 
 // describeContent is describe for what may be changed in place.
 func describeContent(print *strings.Builder, path string) {
-	describe(print, path)
-	if info, err := os.Stat(path); err == nil {
+	if info := describe(print, path); info != nil {
 		fmt.Fprintln(print, info.Size(), info.ModTime().UnixNano())
 	}
 }

@@ -62,7 +62,7 @@ type size struct {
 
 var (
 	full  = size{limit: 15 * time.Minute, pods: 8, batches: 15, probed: 30 * time.Second, crash: true, starts: 9, idle: time.Minute}
-	quick = size{limit: 5 * time.Minute, pods: 3, batches: 4, probed: 10 * time.Second, starts: 3, idle: 15 * time.Second}
+	quick = size{limit: 5 * time.Minute, pods: 2, batches: 4, probed: 10 * time.Second, starts: 3, idle: 15 * time.Second}
 )
 
 func parseSize(args []string) (size, string, error) {
