@@ -14,11 +14,16 @@ func startVerb(w *world) script.Cmd {
 	const example = `Flags and environment variables are added to those of the pod's manifest. Each NAME is a pod of its own.
 	start gpu-plugin --feature-gates=TimeSlicingSettings=true
 	start new=gpu-plugin CDI_ROOT=$WORK/other
-	start -without dac_override gpu-plugin   # a root that cannot read everything`
-	return verb("[-without CAPABILITY] [NAME=]gpu-plugin [VAR=VALUE…] [FLAGS…]", "start the program as a pod of the node", example, func(s *script.State, args []string) (string, error) {
+	start -without dac_override gpu-plugin   # a root that cannot read everything
+	start -dev $WORK/dev gpu-plugin          # with a /dev of its own`
+	return verb("[-without CAPABILITY|-dev DIR] [NAME=]gpu-plugin [VAR=VALUE…] [FLAGS…]", "start the program as a pod of the node", example, func(s *script.State, args []string) (string, error) {
 		var wrap []string
 		if len(args) > 2 && args[0] == "-without" {
 			wrap = []string{"setpriv", "--bounding-set=-" + args[1], "--inh-caps=-" + args[1]}
+			args = args[2:]
+		}
+		if len(args) > 2 && args[0] == "-dev" {
+			wrap = []string{"unshare", "--mount", "--propagation=private", "sh", "-c", `mount --bind "$0" /dev && exec "$@"`, s.Path(args[1])}
 			args = args[2:]
 		}
 		if len(args) == 0 {

@@ -101,20 +101,31 @@ static int can_have(const char *path)
 	return why == EACCES && statfs(path, &fs) == 0 && (fs.f_flags & MOUNT_NODEV) != 0;
 }
 
-int sim_gpu_visible(unsigned long minor)
+/*
+ * Whether the node of that name can be had. Nodes are below the driver root, or,
+ * where that has libraries only (GKE, Talos), in the machine's own /dev.
+ */
+static int node_visible(const char *format, unsigned long minor)
 {
 	char path[4096];
-	int n = snprintf(path, sizeof path, "%s/dev/nvidia%lu", sim_root(), minor);
+	int have = snprintf(path, sizeof path, "%s/dev", sim_root()), n;
 
-	return n > 0 && (size_t)n < sizeof path && can_have(path);
+	if (have <= 0 || (size_t)have >= sizeof path)
+		return 0;
+	if (access(path, F_OK) != 0)
+		have = snprintf(path, sizeof path, "/dev");
+	n = snprintf(path + have, sizeof path - have, format, minor);
+	return n > 0 && (size_t)n < sizeof path - have && can_have(path);
+}
+
+int sim_gpu_visible(unsigned long minor)
+{
+	return node_visible("/nvidia%lu", minor);
 }
 
 int sim_cap_visible(unsigned long minor)
 {
-	char path[4096];
-	int n = snprintf(path, sizeof path, "%s/dev/nvidia-caps/nvidia-cap%lu", sim_root(), minor);
-
-	return n > 0 && (size_t)n < sizeof path && can_have(path);
+	return node_visible("/nvidia-caps/nvidia-cap%lu", minor);
 }
 
 __attribute__((destructor)) static void unload(void)
