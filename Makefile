@@ -19,7 +19,7 @@ LAUNCH  := cd testdata/cluster && go run .
 # go-nvml declares functions of NVIDIA's that are deprecated; its compiler warnings are not ours.
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 
-.PHONY: help packages build rootfs image sim cluster cluster-down demo kind-demo test test-unit test-scripts test-cluster \
+.PHONY: help packages build rootfs image sim cluster reload cluster-down demo kind-demo test test-unit test-scripts test-cluster \
 	lint golden bench device clean
 
 help: ## print this list
@@ -32,11 +32,11 @@ build: ## build the binary as build/nvdra
 # to, and the hook, which runs on hosts that have other libraries or none and is
 # therefore linked statically.
 rootfs: build ## lay the image out as build/rootfs
-	mkdir -p $(ROOTFS)/usr/bin
-	install -m 755 $(BUILD)/nvdra $(ROOTFS)/usr/bin/nvdra
-	go build -trimpath -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static"' \
+	@mkdir -p $(ROOTFS)/usr/bin
+	@install -m 755 $(BUILD)/nvdra $(ROOTFS)/usr/bin/nvdra
+	go build -trimpath -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static -Wl,--no-warnings"' \
 		-o $(ROOTFS)/usr/bin/nvidia-cdi-hook ./cdi/nvidia-cdi-hook
-	for lib in $$(ldd $(BUILD)/nvdra | grep -o '/[^ ]*'); do install -D -m 755 $$lib $(ROOTFS)$$lib; done
+	@for lib in $$(ldd $(BUILD)/nvdra | grep -o '/[^ ]*'); do install -D -m 755 $$lib $(ROOTFS)$$lib; done
 
 image: rootfs ## build the image with Docker, as localhost/nvdra:dev
 	docker build -t localhost/nvdra:dev .
@@ -50,20 +50,28 @@ cluster: rootfs sim ## start a cluster: NODES=1 MACHINE=h100x8 K8S=1.37
 	@$(LAUNCH) kubectl apply -f ../manifests/install
 	@$(LAUNCH) kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=300s
 
+reload: rootfs ## give a running cluster the image as the sources are now
+	@$(LAUNCH) load ../../$(ROOTFS) --name localhost/nvdra:dev --entrypoint /usr/bin/nvdra
+	@$(LAUNCH) kubectl -n nvdra rollout restart daemonset/nvidia-dra-driver-kubelet-plugin
+	@$(LAUNCH) kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=300s
+
 cluster-down: ## stop the cluster and remove everything it made
 	@$(LAUNCH) down
 
 demo: demo-$(CLUSTER) ## show on a cluster what nvdra does; CLUSTER=kind where Docker and kind work
 
-demo-local: cluster
-	@cd testdata/cluster && go build -o ../../$(BUILD)/cluster . && printf '#!/bin/sh\nexec "$$(dirname "$$0")/cluster" kubectl "$$@"\n' >../../$(BUILD)/kubectl && chmod +x ../../$(BUILD)/kubectl
-	@cd testdata/cluster && go run ./demo --kubectl ../../$(BUILD)/kubectl --smi "../../$(BUILD)/cluster exec node-1 nvidia-smi" \
-		--next "Go on:  build/kubectl get pods -A      (or any kubectl; \`build/cluster status\` prints the kubeconfig)\nStop:   make cluster-down"
+demo-local: cluster $(BUILD)/demo
+	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/cluster" kubectl "$$@"\n' >$(BUILD)/kubectl && chmod +x $(BUILD)/kubectl
+	@$(BUILD)/demo --kubectl $(BUILD)/kubectl --smi "$(BUILD)/cluster exec node-1 nvidia-smi" \
+		--next "Go on:  build/kubectl get pods -A    (build/cluster status says where the kubeconfig is)\nStop:   make cluster-down"
+
+.PHONY: $(BUILD)/demo
+$(BUILD)/demo:
+	@cd testdata/cluster && go build -o ../../$(BUILD)/ . ./demo
 
 # Where Docker and kind work. The images are written as archives, which kind loads.
-demo-kind: rootfs sim
+demo-kind: rootfs sim $(BUILD)/demo
 	kind create cluster --name nvdra
-	cd testdata/cluster && go build -o ../../$(BUILD)/cluster .
 	$(BUILD)/cluster load $(ROOTFS) --name localhost/nvdra:dev --entrypoint /usr/bin/nvdra -o $(BUILD)/nvdra.tar
 	$(BUILD)/cluster load $(SIM) --name localhost/gpusim:dev --entrypoint /gpusim -o $(BUILD)/gpusim.tar
 	for archive in $(BUILD)/nvdra.tar $(BUILD)/gpusim.tar $$($(BUILD)/cluster images | grep workload); do kind load image-archive --name nvdra $$archive; done
@@ -71,7 +79,7 @@ demo-kind: rootfs sim
 	kubectl apply -f testdata/manifests/simulator -f testdata/manifests/install
 	kubectl -n gpusim rollout status daemonset/gpusim --timeout=180s
 	kubectl -n nvdra rollout status daemonset/nvidia-dra-driver-kubelet-plugin --timeout=180s
-	cd testdata/cluster && go run ./demo --smi "docker exec nvdra-control-plane /run/nvidia/driver/usr/bin/nvidia-smi" --next "Stop:   kind delete cluster --name nvdra"
+	$(BUILD)/demo --smi "docker exec nvdra-control-plane /run/nvidia/driver/usr/bin/nvidia-smi" --next "Stop:   kind delete cluster --name nvdra"
 
 test: test-unit test-scripts test-cluster ## run every test; K8S=1.34 for the oldest supported Kubernetes
 

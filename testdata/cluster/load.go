@@ -79,7 +79,7 @@ func runLoad(_ context.Context, p place, args []string) error {
 	if what == "" {
 		what = l.from
 	}
-	fmt.Printf("%-28s on %d nodes in %s\n", what, len(r.nodes()), seconds(time.Since(began)))
+	fmt.Printf("%-28s on %s in %s\n", what, count(len(r.nodes())), seconds(time.Since(began)))
 	return nil
 }
 

@@ -75,7 +75,7 @@ func runStatus(_ context.Context, p place, args []string) error {
 	if !r.Up {
 		state = "not fully started"
 	}
-	fmt.Printf("cluster %s: %s, Kubernetes %s, %d nodes, %s\n  KUBECONFIG=%s\n", p.name, state, r.Kubernetes, len(r.nodes()), machineNet(r.Net), p.file("kubeconfig"))
+	fmt.Printf("cluster %s: %s, Kubernetes %s, %s, %s\n  KUBECONFIG=%s\n", p.name, state, r.Kubernetes, count(len(r.nodes())), machineNet(r.Net), p.file("kubeconfig"))
 	for _, m := range r.Machines {
 		what := m.Address
 		if m.Simulated != "" {

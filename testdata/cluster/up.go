@@ -138,6 +138,14 @@ func ensurePrograms(ctx context.Context, w io.Writer, minor string) (programs, e
 	return p, err
 }
 
+// count says how many nodes there are.
+func count(nodes int) string {
+	if nodes == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", nodes)
+}
+
 func runParts(ctx context.Context, _ place, args []string) error {
 	fs := flag.NewFlagSet("parts", flag.ContinueOnError)
 	minor := fs.String("k8s", "1.37", "minor version of Kubernetes")
@@ -195,7 +203,7 @@ func runUp(ctx context.Context, p place, args []string) error {
 		}
 		return fmt.Errorf("start cluster %s: %w\n(nothing of it was left behind; --keep would leave it)", p.name, err)
 	}
-	fmt.Printf("cluster %s is up: %d nodes, Kubernetes %s, %s\n", p.name, o.nodes, programs.version, seconds(time.Since(began)))
+	fmt.Printf("cluster %s is up: %s, Kubernetes %s, %s\n", p.name, count(o.nodes), programs.version, seconds(time.Since(began)))
 	fmt.Printf("  export KUBECONFIG=%s\n  use:  %s get nodes     (or: go run . kubectl get nodes)\n  stop: go run . down\n", p.file("kubeconfig"), c.rec.Kubectl)
 	return nil
 }
@@ -223,7 +231,7 @@ func settleOld(p place, o options) (bool, error) {
 		if r.Kubernetes != o.kubernetes || !slices.Equal(have, o.machines) {
 			return false, fmt.Errorf("cluster %s is up with other nodes or another version (%d nodes, Kubernetes %s, machines %q); end it first with: go run . down", p.name, len(have), r.Kubernetes, have)
 		}
-		fmt.Printf("cluster %s is already up: %d nodes\n  export KUBECONFIG=%s\n", p.name, len(have), p.file("kubeconfig"))
+		fmt.Printf("cluster %s is already up: %s\n  export KUBECONFIG=%s\n", p.name, count(len(have)), p.file("kubeconfig"))
 		return true, nil
 	}
 	switch {

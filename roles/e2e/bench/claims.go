@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -44,11 +43,10 @@ func (b *bench) makeClaims(ctx context.Context, driver, name string, n int) ([]*
 
 // deleteClaims deletes what makeClaims made.
 func (b *bench) deleteClaims(ctx context.Context, all []*resourceapi.ResourceClaim) error {
-	var errs []error
 	for _, c := range all {
 		if err := b.kube.ResourceV1().ResourceClaims(namespace).Delete(ctx, c.Name, metav1.DeleteOptions{}); err != nil {
-			errs = append(errs, fmt.Errorf("delete claim: %w", err))
+			return fmt.Errorf("delete claim: %w", err)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -24,11 +24,12 @@ const impossible = "impossible.yaml"
 
 func main() {
 	var d demo
-	flag.StringVar(&d.manifests, "manifests", "../manifests", "directory of the examples")
+	flag.StringVar(&d.manifests, "manifests", "testdata/manifests", "directory of the examples")
 	flag.StringVar(&d.kubectl, "kubectl", "kubectl", "kubectl program")
 	smi := flag.String("smi", "", "command that runs nvidia-smi on the node with the GPUs")
-	flag.StringVar(&d.next, "next", "", "what to say at the end")
+	flag.StringVar(&d.next, "next", "", `what to say at the end; \n begins a new line`)
 	flag.Parse()
+	d.next = strings.ReplaceAll(d.next, `\n`, "\n")
 	d.smi = strings.Fields(*smi)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
