@@ -19,7 +19,7 @@ LAUNCH  := cd testdata/cluster && go run .
 # go-nvml declares functions of NVIDIA's that are deprecated; its compiler warnings are not ours.
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 
-.PHONY: help packages build rootfs image sim cluster reload cluster-down demo kind-demo test test-unit test-scripts test-cluster \
+.PHONY: help parts build rootfs image sim cluster reload cluster-down demo kind-demo test test-unit test-scripts test-cluster \
 	lint golden bench device clean
 
 help: ## print this list
@@ -87,10 +87,14 @@ test-unit: lint ## run the tests that need no cluster
 	go test $$(go list ./... | grep -v /e2e)
 	cd testdata/cluster && go test ./...
 
-test-scripts: ## run the built binary on simulated machines against a real API server
+parts: ## build Kubernetes, etcd, containerd and runc, which takes long once
+	@$(LAUNCH) parts --k8s 1.37
+	@test $(K8S) = 1.37 || { $(LAUNCH) parts --k8s $(K8S); }
+
+test-scripts: parts ## run the built binary on simulated machines against a real API server
 	go test ./roles/e2e -timeout 30m -args -test.parallel=4
 
-test-cluster: ## run pods on a real cluster
+test-cluster: parts ## run pods on a real cluster
 	NVDRA_K8S=$(K8S) go test ./roles/e2e/cluster -v -timeout 90m
 
 lint: ## check format and code
