@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Fingerprint is a digest of what the kernel shows of the driver: its
@@ -26,16 +27,15 @@ import (
 // No driver is a state like any other, not an error.
 func (h Host) Fingerprint() (string, error) {
 	sum := sha256.New()
-	version, err := h.read(versionFile)
+	// Only names and the version are looked at, so links are left to the
+	// kernel: resolving them inside the root would cost more than the rest.
+	version, err := os.ReadFile(h.Path(versionFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("fingerprint the driver: %w", err)
+		return "", fmt.Errorf("fingerprint the driver: %w", readError(h.Path(versionFile), err))
 	}
 	fmt.Fprintf(sum, "version %q\n", version) // a hash never refuses a write
 	for _, t := range trees {
-		dir, err := h.Resolve(t.name)
-		if err == nil {
-			err = tree(sum, dir, t.deep)
-		}
+		err := tree(sum, h.Path(t.name), t.deep)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("fingerprint the driver: %w", readError(h.Path(t.name), err))
 		}
@@ -62,25 +62,14 @@ var trees = []struct {
 // an unsupported request). A GPU whose configuration space cannot be read here
 // is not said to be off the bus: that may be a matter of mounts.
 func (h Host) offBus() []string {
-	dir, err := h.Resolve("/proc/driver/nvidia/gpus")
-	if err != nil {
-		return nil
-	}
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(h.Path("/proc/driver/nvidia/gpus"))
 	if err != nil {
 		return nil
 	}
 	var off []string
 	for _, e := range entries {
-		sysfs, err := pciDir(strings.ToLower(e.Name()))
-		if err != nil {
-			continue
-		}
-		file, err := h.Resolve(sysfs + "/config")
-		if err != nil {
-			continue
-		}
-		if allOnes(file) {
+		dir, err := pciDir(strings.ToLower(e.Name()))
+		if err == nil && allOnes(h.Path(dir+"/config")) {
 			off = append(off, e.Name())
 		}
 	}
@@ -90,16 +79,14 @@ func (h Host) offBus() []string {
 // allOnes says whether the vendor and device numbers, the first four bytes of a
 // configuration space, are ones.
 func allOnes(file string) bool {
-	f, err := os.Open(file)
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
-	defer f.Close() // read only
+	defer unix.Close(fd) //nolint:errcheck // read only
 	var id [4]byte
-	if _, err := io.ReadFull(f, id[:]); err != nil {
-		return false
-	}
-	return id == [4]byte{0xff, 0xff, 0xff, 0xff}
+	n, err := unix.Pread(fd, id[:], 0)
+	return err == nil && n == len(id) && id == [4]byte{0xff, 0xff, 0xff, 0xff}
 }
 
 // tree adds the names below a directory to the digest. It goes into a

@@ -15,12 +15,13 @@
 //
 //	pods.go       from creating a pod to its container running, with a claim and without
 //	prepare.go    prepare and unprepare through the plugin's socket, one by one and eight at once
+//	disk.go       what the disk takes to keep one file, for comparison
 //	idle.go       memory after that; processor time while nothing happens
 //	crash.go      kill -9 in mid-prepare: how long the waiting pods wait
 //	start.go      from the start of the process to its devices visible in the API server
 //	requests.go   what the API server is asked at start, per claim, and idle
 //
-// In the first four the plugin runs in its pod, as installed. In the last two it
-// is started by hand, in the same image and with the same mounts, so that the
+// Up to the crash the plugin runs in its pod, as installed. After that it is
+// started by hand, in the same image and with the same mounts, so that the
 // moment of its start is known and its requests can be led through a counter.
 package main

@@ -24,7 +24,7 @@ func (v value) String() string {
 	case v.n != 0 && v.n < 10 || v.unit == "s" && v.n < 100:
 		digits = 1
 	}
-	if v.unit == "s" && v.n < 10 {
+	if v.unit == "s" && v.n < 10 || v.unit == "×" {
 		digits = 2
 	}
 	return fmt.Sprintf("%.*f %s", digits, v.n, v.unit)

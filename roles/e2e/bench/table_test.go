@@ -43,6 +43,7 @@ func TestValue(t *testing.T) {
 		"123 ms":  milliseconds(123 * time.Millisecond),
 		"1.04 s":  seconds(1040 * time.Millisecond),
 		"0.50 s":  seconds(500 * time.Millisecond),
+		"1.12 ×":  {1.124, "×"},
 		"71.3 s":  seconds(71300 * time.Millisecond),
 		"47 MiB":  mebibytes(47 << 20),
 		"9.5 MiB": mebibytes(95 << 20 / 10),
