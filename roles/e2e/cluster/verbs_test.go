@@ -23,7 +23,7 @@ func verbs() map[string]script.Cmd {
 		return withName(append([]string{"exec"}, args...))
 	})
 	v["gpusim"] = program("do something to a node's simulated driver", "NODE VERB...", func(args []string) []string {
-		return withName(append([]string{"exec", args[0], "gpusim", "ctl", "--root", "/run/nvidia"}, args[1:]...))
+		return withName(append([]string{"exec", args[0], "/opt/nvdra/gpusim", "ctl", "--root", "/run/nvidia"}, args[1:]...))
 	})
 	v["restart-kubelet"] = program("end a node's kubelet and start it again", "NODE", func(args []string) []string {
 		return withName(append([]string{"node-restart-kubelet"}, args...))
