@@ -60,9 +60,10 @@ type Config struct {
 type Driver struct {
 	config Config
 
-	asking sync.Mutex         // held while nvcdi is at work
-	mu     sync.Mutex         // guards known
-	known  map[string]finding // by UUID of a GPU; "" for what is common to all
+	asking   sync.Mutex         // held while nvcdi is at work
+	mu       sync.Mutex         // guards known
+	known    map[string]finding // by UUID of a GPU; "" for what is common to all
+	lastSeen sync.Map           // UUID of a GPU → its name below /proc/driver/nvidia/gpus the last time
 }
 
 // A finding is what nvcdi said and under which circumstances.

@@ -20,8 +20,14 @@ var pciName = regexp.MustCompile(`^[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2
 // minor number, and makes sure that it is the GPU that was meant. Where the
 // module does not tell (it keeps no such files in some virtual machines) the
 // address is empty, and the container gets no display nodes.
-func pciAddress(machineRoot, uuid string, minor int) (string, error) {
-	gpus := filepath.Join(machineRoot, "proc/driver/nvidia/gpus")
+func (d *Driver) pciAddress(uuid string, minor int) (string, error) {
+	gpus := filepath.Join(d.config.MachineRoot, "proc/driver/nvidia/gpus")
+	if name, ok := d.lastSeen.Load(uuid); ok { // nearly always it still is where it was
+		found, err := readInformation(filepath.Join(gpus, name.(string), "information"))
+		if err == nil && found.minor == minor && (found.uuid == "" || found.uuid == uuid) {
+			return strings.ToLower(name.(string)), nil
+		}
+	}
 	entries, err := os.ReadDir(gpus)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -44,6 +50,7 @@ func pciAddress(machineRoot, uuid string, minor int) (string, error) {
 		case found.uuid != "" && found.uuid != uuid:
 			return "", fmt.Errorf("/dev/nvidia%d is now GPU %s; the minor numbers have changed", minor, found.uuid)
 		default:
+			d.lastSeen.Store(uuid, e.Name())
 			return strings.ToLower(e.Name()), nil
 		}
 	}

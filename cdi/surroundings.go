@@ -56,11 +56,10 @@ func (d *Driver) look(q question) (surroundings, error) {
 	var print strings.Builder
 	fmt.Fprintln(&print, in.driver, in.dev)
 	libraries := filepath.Dir(library)
-	cuda, err := filepath.Glob(filepath.Join(libraries, "libcuda.so.*"))
-	if err != nil {
-		return in, fmt.Errorf("look for libcuda.so in %s: %w", libraries, err)
-	}
-	for _, path := range append(cuda, library, libraries) {
+	// A driver is installed by making and renaming files, which shows in the
+	// directory itself; reading all its names, thousands on many hosts, would
+	// tell nothing more.
+	for _, path := range []string{library, filepath.Join(libraries, "libcuda.so."+in.version), libraries} {
 		describeContent(&print, path)
 	}
 	for _, path := range contentDirs {
@@ -76,7 +75,7 @@ func (d *Driver) look(q question) (surroundings, error) {
 	}
 	describe(&print, filepath.Join(in.dev.inside, "/dev/nvidia-modeset")) // only for displays; not every driver has it
 	if q.uuid != "" {
-		if in.pci, err = pciAddress(d.config.MachineRoot, q.uuid, q.minor); err != nil {
+		if in.pci, err = d.pciAddress(q.uuid, q.minor); err != nil {
 			return in, fmt.Errorf("%w: %w", ErrNotReady, err)
 		}
 		fmt.Fprintln(&print, q.uuid, q.minor, in.pci)

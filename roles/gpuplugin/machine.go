@@ -20,7 +20,7 @@ const (
 	// lookEvery is how often the kernel's view is compared with the last one.
 	// Nothing announces that an administrator made a MIG device, and a look
 	// costs well under a millisecond.
-	lookEvery = 5 * time.Second
+	lookEvery = 10 * time.Second
 	// fresh is how long a look counts: claims prepared at the same time share one.
 	fresh = 500 * time.Millisecond
 	// scanEvery bounds how long a change stays unnoticed that the kernel does
