@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"nvdra/nvml"
 )
@@ -128,19 +127,17 @@ func assignNumbers(known map[string]int, gpus []nvml.GPU) (numbers map[string]in
 }
 
 // replaceFile puts content at path in one step: a reader, or a reboot, sees
-// the old content or the new.
+// the old content or the new. What a writer that is killed leaves behind is
+// overwritten by the next one.
 func replaceFile(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	temp := path + ".tmp"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing to remove after the rename
-	if _, err := f.Write(content); err != nil {
-		f.Close()
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(temp, path)
 }

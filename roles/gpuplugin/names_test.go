@@ -83,6 +83,26 @@ func TestDamagedNamesAreReportedAndReplaced(t *testing.T) {
 	}
 }
 
+// A writer that was killed leaves half a file beside the names. It is never read,
+// and the next writer takes its place.
+func TestHalfWrittenNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "names.json")
+	if err := os.WriteFile(path+".tmp", []byte(`{"version":1,"num`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := loadNames(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.update(gpusAt(map[string]int{"0000:0a:00.0": 5})); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(left) != 1 || left[0].Name() != "names.json" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func FuzzNames(f *testing.F) {
 	f.Add([]byte(`{"version":1,"numbers":{"0000:0a:00.0":0}}`))
 	f.Add([]byte(`{"version":1,"numbers":null}`))
