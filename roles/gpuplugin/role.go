@@ -97,9 +97,7 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 	}
 	// The first reading comes before kubelet can call. Without a driver the
 	// plugin starts all the same: what is prepared must be unprepared.
-	if err := m.Scan(ctx); err != nil {
-		p.Log.Warn("read GPUs", zap.Error(err))
-	}
+	_ = m.Scan(ctx) // the reading has the error, and the publisher tells it
 	take := adoption{dir: dir, bootID: bootID, pool: cfg.NodeName, engine: engine, specs: store, machine: m, box: box, log: p.Log, report: report}
 	if err := take.run(ctx); err != nil {
 		return err
@@ -107,7 +105,8 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 	if err := engine.Restore(ctx); err != nil {
 		p.Log.Error("restore claims", zap.Error(err))
 	}
-	plugin, err := kubelet.Start(ctx, pluginConfig(p, cfg, dir, clients.Prompt, freshEngine{engine, m}, preparedDevices(engine)))
+	serve := pluginConfig(p, cfg, dir, clients.Prompt, freshEngine{engine, m}, preparedDevices(engine))
+	plugin, err := kubelet.Start(ctx, serve)
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func start(ctx context.Context, p *process.Process, cfg config) error {
 		{Name: "write events", Run: events.Run},
 	}
 	if cfg.HealthcheckPort >= 0 {
-		h, err := kubelet.NewHealth(pluginConfig(p, cfg, dir, clients.Prompt, engine, nil), cfg.HealthcheckPort)
+		h, err := kubelet.NewHealth(serve, cfg.HealthcheckPort)
 		if err != nil {
 			return err
 		}

@@ -94,7 +94,8 @@ func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 func (p *Plugin) Stop() { p.helper.Stop() }
 
 // Publish makes the slices of the node what resources says, now and whenever
-// somebody changes them. It does not wait for the API server.
+// somebody changes them. The first call waits until the API server answers;
+// later ones return at once.
 func (p *Plugin) Publish(ctx context.Context, resources resourceslice.DriverResources) error {
 	p.mu.Lock()
 	p.refused = nil
